@@ -83,10 +83,10 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
 	$(call STEP,2 of 4,fetch the judges beside the compiled build: one to two minutes unless these sources were compiled before)
 	$(SIDE_BY_SIDE) judges compiled-build
-	$(call STEP,3 of 4,checks and installations and Spark beside the unit tests without processes and the Kafka clients)
-	$(SIDE_BY_SIDE) "check installation unit-spark" "unit-pure clients"
+	$(call STEP,3 of 4,checks and the unit tests without processes and Spark beside the Kafka clients and installations)
+	$(SIDE_BY_SIDE) "check unit-pure unit-spark" "clients installation"
 	$(call STEP,4 of 4,the system beside the unit tests with processes and the crash and checker tests)
-	$(SIDE_BY_SIDE) system-first "unit-processes crash system-rest"
+	$(SIDE_BY_SIDE) "system-first crash" "unit-processes system-rest"
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three

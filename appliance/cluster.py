@@ -68,11 +68,26 @@ class TopicImage(msgspec.Struct, frozen=True):
     internal: bool = False
 
 
+class AclBinding(msgspec.Struct, frozen=True, order=True):
+    """A rule: who (`principal`, from `host`) may, or may not, do what to which resources.
+
+    The numbers are Kafka's (`protocol.acl`). The `host` "*" is every host.
+    """
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
 class ClusterImage(msgspec.Struct, frozen=True):
     """Everything a process needs to answer Metadata, at one version.
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
-    group id.
+    group id. `acls`: every rule, in order; the same object in every image until one changes.
     """
 
     version: int
@@ -83,6 +98,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
     topics: dict[str, TopicImage]
     broker_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     group_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    acls: tuple[AclBinding, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -188,6 +188,84 @@ def _transactions(case: str, title: str) -> tuple[Figure, ...]:
     )
 
 
+WAYS = {"tcp": "TCP", "zeromq": "ZeroMQ ipc", "lane": "shared memory"}
+
+
+def _lane_latency(case: str) -> Iterator[Figure]:
+    title = "one record at a time"
+    for way, named in WAYS.items():
+        beside = (KAFKA_AHEAD,) if way == "tcp" else ()
+        yield Figure(f"{case}.{way}_p50_us", f"{title}, {named}: p50", "µs", LESS, beside)
+        yield Figure(f"{case}.{way}_p99_us", f"{title}, {named}: p99", "µs", LESS, beside)
+        yield Figure(
+            f"{case}.{way}_cpu_us_per_request", f"{title}, {named}: broker's processor", "CPU s/million", LESS
+        )
+    for floor, named in (("echo", "a bare ZeroMQ echo"), ("ping_pong", "a bare eventfd ping-pong")):
+        yield Figure(f"{case}.{floor}_p50_us", f"floor, {named}: p50", "µs", LESS)
+        yield Figure(f"{case}.{floor}_p99_us", f"floor, {named}: p99", "µs", LESS)
+    fastest = f"{title}, the fastest way (ours: shared memory, Kafka's: TCP)"
+    yield Figure(f"{case}.fastest_p50_us", f"{fastest}: p50", "µs", LESS, (KAFKA_QUARTER,))
+    yield Figure(f"{case}.fastest_p99_us", f"{fastest}: p99", "µs", LESS)
+    yield _quotient(case, "lane_p50_us", "tcp_p50_us", f"{title}, shared memory beside TCP: p50", Goal(0.5))
+    yield _quotient(
+        case, "zeromq_p50_us", "echo_p50_us", f"{title}, ZeroMQ beside a bare echo: p50", Goal(1.4)
+    )
+
+
+def _quotient(case: str, above: str, below: str, title: str, goal: Goal, *, better: Better = LESS) -> Figure:
+    """Two figures of one case; with a setting before them they are found by `_under`."""
+    keys = (f"{case}.{above}", f"{case}.{below}")
+    return Figure(f"{case}.{above}_of_{below}", title, "×", better, (goal,), quotient=keys)
+
+
+def _lane_frames(case: str) -> Iterator[Figure]:
+    for suffix, how in (("", "one in flight"), ("_4", "four in flight")):
+        for way, named in WAYS.items():
+            title = f"batches of 1 MB out, {how}, {named}"
+            goals = (Goal(2000),) if way == "zeromq" else ()
+            yield Figure(f"{case}.{way}{suffix}_mb_s", title, "MB/s", MORE, goals)
+            yield Figure(
+                f"{case}.{way}{suffix}_cpu_s_per_gb", f"{title}: broker's processor", "CPU s/GB", LESS
+            )
+
+
+def _lane_throughput(case: str, size: str) -> Iterator[Figure]:
+    clients = [(f"arrow_{way}", f"native, Arrow, {named}") for way, named in WAYS.items()]
+    clients += [(f"native_{way}", f"native, per record, {named}") for way, named in WAYS.items()]
+    clients += [
+        ("confluent", "confluent-kafka"),
+        ("kafka_python", "kafka-python"),
+        ("aiokafka", "aiokafka"),
+    ]
+    for way in ("in", "out"):
+        for client, named in clients:
+            title = f"{way}, {size}, {named}"
+            yield Figure(f"{case}.{client}_{way}_records_s", title, "records/s", MORE)
+            yield Figure(f"{case}.{client}_{way}_mb_s", title, "MB/s", MORE)
+            yield Figure(
+                f"{case}.{client}_{way}_cpu_s_per_gb", f"{title}: broker's processor", "CPU s/GB", LESS
+            )
+        for client, named in clients[:6]:
+            yield _quotient(
+                case,
+                f"{client}_{way}_records_s",
+                f"confluent_{way}_records_s",
+                f"{way}, {size}, {named}, beside confluent-kafka",
+                Goal(5.0 if client.startswith("arrow") else 0.8),
+                better=MORE,
+            )
+
+
+def _local_reading(case: str) -> Iterator[Figure]:
+    for name, what in (("16k", "batches of 16 KiB"), ("1m", "batches of 1 MB")):
+        title = f"files read by `shm://`, {what}"
+        yield Figure(f"{case}.{name}_mb_s", title, "MB/s", MORE, (Goal(2000),))
+        yield Figure(
+            f"{case}.{name}_cpu_s_per_gb", f"{title}: broker's processor", "CPU s/GB", LESS, (Goal(0.001),)
+        )
+        yield Figure(f"{case}.{name}_reader_cpu_s_per_gb", f"{title}: reader's processor", "CPU s/GB", LESS)
+
+
 def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
     return (
         Figure(f"{case}.all_join_s", f"{title}: all join at once", "s", LESS),
@@ -202,7 +280,14 @@ def _under(setting: str, title: str, figures: Iterable[Figure], *, mock: bool) -
     has what was set beside it, or for an acknowledgement out of memory."""
     for figure in figures:
         goals = figure.goals if mock else tuple(goal for goal in figure.goals if goal.beside == "kafka")
-        yield replace(figure, key=f"{setting}/{figure.key}", title=f"{title}: {figure.title}", goals=goals)
+        of = figure.quotient
+        yield replace(
+            figure,
+            key=f"{setting}/{figure.key}",
+            title=f"{title}: {figure.title}" if title else figure.title,
+            goals=goals,
+            quotient=(f"{setting}/{of[0]}", f"{setting}/{of[1]}") if of else None,
+        )
 
 
 FAILOVER = tuple(
@@ -304,6 +389,7 @@ FIGURES: tuple[Figure, ...] = (
     *_transactions("transactions_50", "transactions of 1 record, 50 producers"),
     *_transactions("transactions_50_v2", "transactions of 1 record, 50 producers, version 2"),
     *_transactions("transactions_client", "transactions of 1 record, librdkafka"),
+    *_transactions("transactions_java", "transactions of 1 record, Kafka's Java client, version 2"),
     Figure(
         "transactions_read.records_s",
         "transactions read back, read committed",
@@ -344,6 +430,18 @@ FIGURES: tuple[Figure, ...] = (
     *_under("fsync", "fsync", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K), mock=False),
     *_under("slots", "3 slots", (*LATENCY_ALL, *FAILOVER, *CATCH_UP), mock=True),
     *_under("slots", "3 slots", THROUGHPUT_1K, mock=False),
+    *_under(
+        "lanes",
+        "",
+        (
+            *_lane_latency("lane_latency"),
+            *_lane_frames("lane_frames"),
+            *_lane_throughput("lane_throughput_1k", "1 KiB"),
+            *_lane_throughput("lane_throughput_100", "100 B"),
+            *_local_reading("local_reading"),
+        ),
+        mock=True,
+    ),
     Figure(
         "slots/throughput_1k.in_of_one_slot",
         "3 slots: in, 1 KiB, acks=all, three replicas: beside acks=1 on one slot",

@@ -50,6 +50,11 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "failover_100": (6, 0, 28),
     "failover_1000": (9, 0, 68),
     "catch_up": (16, 0, 35),
+    "lane_latency": (11, 0, 6),
+    "lane_frames": (12, 0, 6),
+    "lane_throughput_1k": (60, 0, 40),
+    "lane_throughput_100": (60, 0, 40),
+    "local_reading": (16, 0, 0),
     "scale_partitions": (38, 0, 98),
     "scale_topics": (37, 0, 65),
     "scale_connections": (29, 0, 18),
@@ -81,6 +86,16 @@ class Plan:
 
     def cases_under(self, setting: Setting) -> list[Case]:
         return [case for case in self.cases if setting.name in case.settings]
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the harness holds: what the largest of the cases is lent."""
+        lent = (
+            case.lends_bytes * setting.slots
+            for setting in self.settings
+            for case in self.cases_under(setting)
+        )
+        return min(self.scale.held_bytes, max(lent, default=0))
 
     def turns(self, setting: Setting, names: list[str], number: int) -> Iterator[tuple[Case, str]]:
         """Case by case, each over the brokers; who comes first moves on by one each case and each round, so that what

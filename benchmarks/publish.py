@@ -147,6 +147,7 @@ def _fell(run: Run, where: str) -> str:
     if by_ratio:
         parts.append(f"{len(by_ratio)} are ratios to another broker ({_by_metric(by_ratio)})")
     return (
+        "A row *falls* if it is worse than in an earlier run. "
         f"{outcome(found, kept, f'{where}.md')} Of these {len(found)}, {', '.join(parts)}. "
         "The run does not show the cause."
     )
@@ -231,10 +232,15 @@ def _spark() -> list[str]:
     if kept is None:
         return []
     told = [
-        f"{each.what} {each.value} ({each.bound}: {'reached' if each.reached else '**missed**'})"
+        f"- {each.what}: {each.value} (goal {each.bound}: {'reached' if each.reached else '**missed**'})"
         for each in verdicts(read_run(kept))
     ]
-    return [f"Spark ([figures](../{kept.relative_to(ROOT)})): {'; '.join(told)}."]
+    return [
+        f"The next list shows the goals of the Spark source ([all figures](../{kept.relative_to(ROOT)})). The *ceiling*"
+        " is a source that returns one prepared batch.",
+        "",
+        *told,
+    ]
 
 
 def _line(run: Run, row: Row, *, has_pure: bool) -> str:

@@ -100,7 +100,7 @@ def _run(plan: Plan, say: Say) -> Run:
     versions: dict[str, str] = {}
     began = datetime.datetime.now(datetime.UTC)
     say("warming memory and byte code, building what is missing")
-    memory, patience = WarmMemory(plan.scale.held_bytes, folder=DATA), Patience()
+    memory, patience = WarmMemory(plan.held_bytes, folder=DATA), Patience()
     with suppress(Busy):  # the trial's turns even it out
         patience.await_quiet(plan.scale.busy_limit_share)
     say(f"cores kept awake: {awake.choice()}")

@@ -41,6 +41,7 @@ WORKLOADS: tuple[Workload, ...] = (
             "transactions_50",
             "transactions_50_v2",
             "transactions_client",
+            "transactions_java",
             "transactions_read",
             "transactions_copy",
             "transactions_ids",

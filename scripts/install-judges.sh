@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Everything that judges the appliance and is not a Python package: kcat, KafkaJS and its codecs, Apache Kafka's
-# Java clients, tools and Streams, Apache ZooKeeper's server. Idempotent and quick when all is there.
+# Java clients, tools and Streams, Apache ZooKeeper's server; a program on franz-go; and what the ZeroMQ examples in Node
+# and Go import.
+# Idempotent and quick when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,11 +10,16 @@ scripts/install-debian.sh kcat
 command -v node >/dev/null || scripts/install-debian.sh nodejs
 command -v npm >/dev/null || scripts/install-debian.sh npm
 
-driver=tests/clients/kafkajs
-if [[ ! "$driver/node_modules/.package-lock.json" -nt "$driver/package-lock.json" ]]; then
-    (cd "$driver" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
-    touch "$driver/node_modules/.package-lock.json"
-fi
+for folder in tests/clients/kafkajs examples/zeromq/node; do
+    if [[ ! "$folder/node_modules/.package-lock.json" -nt "$folder/package-lock.json" ]]; then
+        (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+        touch "$folder/node_modules/.package-lock.json"
+    fi
+done
+
+command -v go >/dev/null || scripts/install-debian.sh golang-go
+(cd examples/zeromq/go && go mod download)
+scripts/install-franz-go.sh
 
 scripts/install-kafka.sh
 scripts/install-kafka-streams.sh

@@ -26,8 +26,8 @@ This page is generated from the heads of the handlers with `python -m scripts.le
 Change a head, not the page.
 
 [apis.md](apis.md) lists the versions of each API, and the APIs that are missing altogether. No API checks
-permissions, because ACLs are not implemented, and there are no quotas. For an API without a row its handler
-names no other difference from Apache Kafka 4.3.
+permissions, because ACLs are not implemented. No API applies quotas. If an API has no row, we know of no other
+difference from Apache Kafka 4.3.
 
 | API | versions | left out |
 |---|---|---|

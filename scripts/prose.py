@@ -9,7 +9,11 @@ Texts that users read:
     figures        benchmarks/*.toml, which the result pages quote
 
 Each rule is a pattern and what to write instead. Code in Markdown (fences and backticks), comments and docstrings are
-not read, except docstrings of commands, which are their help. Exits with 1 if anything is found. Standard library only.
+not read, except docstrings of commands, which are their help.
+
+A sentence of a page that readers see first (FIRST_PAGES) has at most SENTENCE_WORDS_MAX words, because longer ones
+hold more than one fact. Tables, code and generated blocks are not counted. Exits with 1 if anything is found. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -74,6 +78,12 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     ("scripts/", "for people who change the build"),
 )
 """Beginning of a page's path → why the page is not read."""
+
+FIRST_PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
+"""Pages whose sentences are counted. Decision records and notebooks hold figures and are not among them."""
+
+SENTENCE_WORDS_MAX = 30
+"""Strangers read longer sentences twice. A piece of code counts as one word."""
 
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
@@ -159,6 +169,31 @@ def findings(text: Text) -> Iterator[Finding]:
             yield Finding(text, found[0], instead)
 
 
+def long_sentences(path: Path, content: str) -> Iterator[Finding]:
+    """Yield each sentence of a Markdown page that has more than SENTENCE_WORDS_MAX words."""
+    plain = content
+    for not_prose in (
+        r"^ *```.*?^ *```$",
+        r"<!-- (\w+): begin -->.*?<!-- \1: end -->",
+        r"^ *\|.*?$",
+        r"^ *#.*?$",
+    ):
+        plain = re.sub(not_prose, _blank, plain, flags=re.DOTALL | re.MULTILINE)
+    for block in re.finditer(r"(?:(?!\n\s*\n|\n\s*(?:[-*]|\d+\.) ).)+", plain, re.DOTALL):
+        words = re.sub(r"`[^`]*`", "CODE", re.sub(r"\]\([^)]*\)", "]", block[0]))
+        line = plain.count("\n", 0, block.start() + len(block[0]) - len(block[0].lstrip())) + 1
+        for sentence in re.split(r"(?<=[.!?])[*_)\"]*\s+", words):
+            count = len(re.findall(r"\w\S*", sentence))
+            if count > SENTENCE_WORDS_MAX:
+                begin = " ".join(sentence.split()[:6])
+                yield Finding(Text(path, line, sentence), begin, f"{count} words: write one fact a sentence")
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Return the line ends of what is not prose, so that lines keep their numbers and sentences end there."""
+    return "\n" * found[0].count("\n")
+
+
 def texts(root: Path) -> Iterator[Text]:
     """Yield every text under `root` that users read."""
     for page in sorted([*root.glob("*.md"), *root.glob("[a-z]*/**/*.md")]):
@@ -178,12 +213,13 @@ def texts(root: Path) -> Iterator[Text]:
 
 def main() -> int:
     found = [finding for text in texts(ROOT) for finding in findings(text)]
+    for pattern in FIRST_PAGES:
+        for page in sorted(ROOT.glob(pattern)):
+            found += long_sentences(page.relative_to(ROOT), page.read_text(encoding="utf-8"))
     for finding in found:
         print(finding)
     if found:
-        print(
-            f"{len(found)} places in the old dialect; docs/glossary.md has the words to use", file=sys.stderr
-        )
+        print(f"{len(found)} places to write plainly; docs/glossary.md has the words to use", file=sys.stderr)
     return 1 if found else 0
 
 

@@ -1,13 +1,5 @@
-"""Rows as Arrow record batches: at most 8,192 rows and about 4 MiB each, which costs a JVM least.
-
-The bytes of a column are copied by machine code (`gather_kernel`), and without numba by Arrow, not by Python. There the
-bounds of n fields, begin and end by turns, are the offsets of an array of 2n - 1 slots over the raw buffer: fields in
-the even slots, in the odd ones what lies between them. `take` of the even slots lets Arrow's own loop gather them:
-
-    data     ··key0···value0····key1···value1··        bounds  2 6 19 23
-    slots      └0─┘└──────1────┘└2─┘                   take    0, 2
-
-Nulls are not in the bounds; their bitmap is put over the gathered array.
+"""Rows as Arrow record batches: at most 8,192 rows and about 4 MiB each, which costs a JVM least. How bytes
+are copied: `appliance.protocol.columns.arrow_arrays`.
 """
 
 from __future__ import annotations
@@ -16,17 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from spark_connector.compiled import Buffer, has_compiler, machine_bytes
-from spark_connector.decode import Fields, Headers, Rows
-from spark_connector.memory import take
+from appliance.protocol.columns.arrow_arrays import gathered, header_lists
+from appliance.protocol.columns.compiled import Buffer
+from appliance.protocol.columns.decode import Fields, Rows
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 4 << 20
-
-_EVEN: Final = pa.array(np.arange(0, 2 * BATCH_ROWS, 2, dtype=np.int32))
 
 
 class ArrowColumns:
@@ -63,7 +52,7 @@ class ArrowColumns:
 
     def _headers(self, rows: Rows, begin: int, end: int) -> Any:
         assert rows.headers is not None
-        return _header_lists(rows.data, rows.headers, begin, end, self._header_type)
+        return header_lists(rows.data, rows.headers, begin, end, self._header_type)
 
 
 def _stretches(rows: Rows) -> Iterator[tuple[int, int]]:
@@ -100,51 +89,4 @@ def _timestamps(rows: Rows, begin: int, end: int) -> Any:
 
 def _binary(data: Buffer, fields: Fields | None, begin: int, end: int) -> Any:
     assert fields is not None
-    return _gathered(data, fields.bounds[2 * begin : 2 * end], fields.nulls[begin:end], pa.binary())
-
-
-def _gathered(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np.bool_], kind: Any) -> Any:
-    """The fields at `bounds` as an Arrow array of their own memory."""
-    count = len(nulls)
-    if not count:
-        return pa.array([], kind)
-    if has_compiler():
-        return _copied(data, bounds, nulls, kind)
-    slots = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    even = _EVEN.slice(0, count) if count <= BATCH_ROWS else pa.array(np.arange(0, 2 * count, 2))
-    gathered = slots.take(even)
-    if not nulls.any():
-        return gathered
-    _, offsets, content = gathered.buffers()
-    bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
-    return pa.Array.from_buffers(kind, count, [bitmap, offsets, content], offset=gathered.offset)
-
-
-def _copied(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np.bool_], kind: Any) -> Any:
-    from spark_connector.gather_kernel import gather_fields, lay_out
-
-    count = len(nulls)
-    offsets = np.empty(count + 1, np.int32)
-    content = take(lay_out(bounds, offsets))
-    gather_fields(machine_bytes(data), bounds, offsets, content)
-    bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
-    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(content)])
-
-
-def _header_lists(data: Buffer, headers: Headers, begin: int, end: int, kind: Any) -> Any:
-    """A list of (key, value) for each row; null, as Spark's own Kafka source has it, for a row without headers."""
-    firsts = headers.firsts[begin : end + 1]
-    low, high = int(firsts[0]), int(firsts[-1])
-    entries = kind.value_type
-    structs = pa.StructArray.from_arrays(
-        [
-            _gathered(data, fields.bounds[2 * low : 2 * high], fields.nulls[low:high], field.type)
-            for fields, field in zip((headers.names, headers.values), entries, strict=True)
-        ],
-        fields=list(entries),
-    )
-    empty = firsts[1:] == firsts[:-1]
-    bitmap = pa.py_buffer(np.packbits(~empty, bitorder="little"))
-    return pa.Array.from_buffers(
-        kind, end - begin, [bitmap, pa.py_buffer(firsts - np.int32(low))], children=[structs]
-    )
+    return gathered(data, fields.bounds[2 * begin : 2 * end], fields.nulls[begin:end], pa.binary())

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from appliance.protocol.columns.chunk import Corruption
 from spark_connector.batch_query import LOG, plan_batch, shared
-from spark_connector.chunk import Corruption
 from spark_connector.collector import spare_the_collector, spare_the_collector_of_planning
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints

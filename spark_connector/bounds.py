@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from appliance.log.sealed_segments import newest_snapshot
+from appliance.protocol.columns.batch_headers import Batches
 from appliance.protocol.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from appliance.protocol.records.record import decode_records
-from spark_connector.batch_headers import Batches
 from spark_connector.directory import UNKNOWN, Decided, Isolation, PartitionView
 from spark_connector.errors import NotReadable
 from spark_connector.planning import OffsetRange, plan

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from appliance.protocol.columns.batch_headers import BATCH, Stop, Walk, walk_interpreted
 from appliance.protocol.records import batch as b
-from spark_connector.batch_headers import BATCH, Stop, Walk, walk_interpreted
 from spark_connector.storage import OpenFile
 
 HOPS_MAX: Final = 512

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from appliance.protocol.columns.chunk import Corruption
+from appliance.protocol.columns.decode import Decoder, Wanted
 from spark_connector.arrow_columns import ArrowColumns
 from spark_connector.arrow_schema import schema_of
-from spark_connector.chunk import Corruption
-from spark_connector.decode import Decoder, Wanted
+from spark_connector.errors import CorruptSegment
 from spark_connector.planning import ScanRange
 from spark_connector.scan import scan
 
@@ -48,6 +49,7 @@ def record_batches(
             until_ms=ever.until_ms if until_ms is None else until_ms,
         ),
         corrupt=corrupt,
+        error=CorruptSegment,
     )
     arrow = ArrowColumns(columns, schema or schema_of(columns), topic=task.topic, partition=task.partition)
     for chunk in scan(task, on_corrupt="fail" if corrupt is None else "skip", corrupt=corrupt):

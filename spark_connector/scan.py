@@ -36,8 +36,8 @@ from typing import Final, Literal
 
 from appliance.errors import ApplianceError
 from appliance.log.partition_state import read_state
-from spark_connector.batch_headers import Batches
-from spark_connector.chunk import Chunk, Corruption
+from appliance.protocol.columns.batch_headers import Batches
+from appliance.protocol.columns.chunk import Chunk, Corruption
 from spark_connector.directory import Directories, PartitionView
 from spark_connector.epochs import holds
 from spark_connector.errors import (

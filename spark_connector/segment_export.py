@@ -38,8 +38,8 @@ from appliance.log.file_names import (
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile, boot_id, read_state
 from appliance.log.transaction_index import encode_transactions
+from appliance.protocol.columns.batch_headers import Stop, walk_headers
 from appliance.protocol.records.batch import HEADER, HEADER_BYTES
-from spark_connector.batch_headers import Stop, walk_headers
 from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.errors import CorruptSegment, DataLost, NotReadable

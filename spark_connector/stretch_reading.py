@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from appliance.log.file_names import DELETED, DIRECTORY_DELETED
 from appliance.log.transaction_index import AbortedTransaction
+from appliance.protocol.columns.batch_headers import Batches, Stop, Walk, walk_headers
+from appliance.protocol.columns.chunk import Corruption
+from appliance.protocol.columns.memory import take
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
@@ -24,13 +27,10 @@ from appliance.protocol.records.batch import (
     TRANSACTIONAL,
 )
 from appliance.protocol.records.crc32c import checksum
-from spark_connector.batch_headers import Batches, Stop, Walk, walk_headers
-from spark_connector.chunk import Corruption
 from spark_connector.directory import Isolation
 from spark_connector.errors import CorruptSegment, UnsupportedFormat
 from spark_connector.header_hops import hop_headers, worth_hopping
 from spark_connector.indexes import offset_entries
-from spark_connector.memory import take
 from spark_connector.planning import ScanRange, Stretch
 from spark_connector.storage import LocalFile, OpenFile, directory_of, is_address, open_file
 

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from appliance.protocol.columns.batch_headers import Batches
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec
 from spark_connector.arrow_schema import TIMESTAMP
-from spark_connector.batch_headers import Batches
 from spark_connector.batch_query import plan_batch, shared
 from spark_connector.constraints import Constraints
 from spark_connector.directory import Directories, Isolation, PartitionView

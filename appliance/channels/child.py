@@ -33,7 +33,7 @@ class Child:
         held: to the controller, those of them that were killed and run no more, but that the kernel does not let end.
         wiring: names and sizes of everything shared.
         supervision: this end of the supervision socket.
-        listeners: slot → listening socket, non-blocking; empty for all but the acceptor.
+        listeners: name of a listener and slot → listening socket, non-blocking; empty for all but the acceptor.
     """
 
     role: Role
@@ -41,7 +41,7 @@ class Child:
     peers: Mapping[Role, int]
     wiring: Wiring
     supervision: SupervisionSocket
-    listeners: Mapping[int, socket.socket] = field(default_factory=dict)
+    listeners: Mapping[tuple[str, int], socket.socket] = field(default_factory=dict)
     held: frozenset[Role] = frozenset()
 
     @property

@@ -20,7 +20,9 @@ All messages are 64 bytes, little endian:
 
 `directory`, in SURVEYED, is the index of the slot's log directory that the partition lies in.
 `flags` DONE on SURVEYED and SWAPPED: otherwise the owner does not hold that incarnation of the row, or the log is not
-what the cleaner has read. The cleaner asks one question at a time; LOOK may come at any moment, and is a hint only.
+what the cleaner has read. WAITS on SURVEYED: closed segments wait for the last stable offset, whose move no LOOK tells,
+or nothing can be said now; the cleaner asks again after a while. The cleaner asks one question at a time; LOOK may
+come at any moment, and is a hint only.
 
 `.cleaned` files of a partition are the cleaner's from a SURVEYED on until it says SWAP. From then on they are the
 owner's until SWAPPED, and where an answer never comes, because one of the two died, the next opening of the log, or
@@ -66,3 +68,4 @@ class CleanerFlag(IntEnum):
     """Bits of `flags`."""
 
     DONE = 1
+    WAITS = 2

@@ -18,6 +18,9 @@ import msgspec
 HALF_WAITS_MS = 5_000
 DESCRIPTOR = Struct("<Q")  # what travels with a descriptor: its connection_id
 
+LANE = "SHARED_MEMORY"
+"""Listener of an assignment that is a Unix socket, and the address that such connections are counted under."""
+
 # Connection ids never repeat within an instance: the acceptor's generation stands above a counter.
 GENERATION_SHIFT = 40
 
@@ -38,8 +41,8 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
 
 class Assignment(msgspec.Struct, tag=True, frozen=True):
-    """Acceptor → network process: this connection is yours. `listener` is PLAINTEXT or SSL; `slot` its
-    port's."""
+    """Acceptor → network process: this connection is yours. `listener` is the name of a listener, or LANE; `slot`
+    its port's."""
 
     connection_id: int
     slot: int
@@ -55,6 +58,7 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     connections: int
     closed: dict[str, int]
     paused: bool = False  # the pool is full: prefer others
+    sessions: int = 0  # over ZeroMQ
 
 
 ConnectionMessage = Hello | Assignment | Load

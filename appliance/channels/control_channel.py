@@ -1,7 +1,7 @@
 """Commands to and from the controller: ZeroMQ, `ipc://runtime_dir/controller.zmq`, ROUTER ←→ DEALERs.
 
 A DEALER's identity is `<role token>.g<generation>`, so that an answer never reaches a later life of a process.
-Every message is an `Envelope`; `id` pairs an answer with its question, and is the asker's to choose.
+Every message is an `Envelope`; `id` pairs an answer with its question, and is the requester's to choose.
 Commands to workers carry the controller's epoch; a worker refuses an older one than it has seen.
 """
 
@@ -10,6 +10,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
+
+from appliance.access.acl_filter import AclFilter
+from appliance.cluster import AclBinding
 
 
 class NewTopic(msgspec.Struct, frozen=True):
@@ -105,6 +108,28 @@ class ConfigOutcomes(msgspec.Struct, tag=True, frozen=True):
     them."""
 
     outcomes: tuple[ConfigOutcome, ...]
+
+
+class AlterAcls(msgspec.Struct, tag=True, frozen=True):
+    """Rules to make, and filters whose rules are to go."""
+
+    created: tuple[AclBinding, ...] = ()
+    deleted: tuple[AclFilter, ...] = ()
+
+
+class AclOutcome(msgspec.Struct, frozen=True):
+    """How one rule, or one filter, of a request fared. `error` is a Kafka error code, 0 = done. `acls`: what went."""
+
+    error: int = 0
+    message: str | None = None
+    acls: tuple[AclBinding, ...] = ()
+
+
+class AclOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to AlterAcls, in its order. Sent when the metadata image has the new rules: they count from here on."""
+
+    created: tuple[AclOutcome, ...] = ()
+    deleted: tuple[AclOutcome, ...] = ()
 
 
 class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
@@ -345,6 +370,8 @@ Body = (
     | TopicOutcomes
     | AlterConfigs
     | ConfigOutcomes
+    | AlterAcls
+    | AclOutcomes
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello

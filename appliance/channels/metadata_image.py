@@ -7,7 +7,8 @@ A reader that is up to date pays one load per look.
 
 An image is whole, but its cost is that of what changed: each topic is encoded on its own and its bytes are kept.
 The publisher encodes a topic when its `TopicImage` is another object than before, a reader decodes it when its
-bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place.
+bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place. The rules of
+access are encoded and decoded together in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, TopicImage
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -27,7 +28,7 @@ READ_TRIES = 1000
 
 
 class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
-    """A `ClusterImage` whose topics are bytes still."""
+    """A `ClusterImage` whose topics and rules are bytes still."""
 
     version: int
     cluster_id: str
@@ -37,6 +38,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     topics: dict[str, msgspec.Raw]
     broker_configs: dict[str, dict[str, str]]
     group_configs: dict[str, dict[str, str]]
+    acls: msgspec.Raw
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -55,6 +57,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_EncodedImage).decode
 _decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
+_decode_acls = msgspec.msgpack.Decoder(tuple[AclBinding, ...]).decode
 
 
 def image_region_name(directory: Path, version: int) -> str:
@@ -65,13 +68,15 @@ def image_region_name(directory: Path, version: int) -> str:
 class ImagePublisher:
     """The controller's side. One per instance."""
 
-    __slots__ = ("_cells", "_directory", "_encoded", "_topics")
+    __slots__ = ("_acls", "_cells", "_directory", "_encoded", "_encoded_acls", "_topics")
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._topics: dict[str, TopicImage] = {}
         self._encoded: dict[str, msgspec.Raw] = {}
+        self._acls: tuple[AclBinding, ...] = ()
+        self._encoded_acls = msgspec.Raw(_encode(()))
 
     @property
     def version(self) -> int:
@@ -100,6 +105,8 @@ class ImagePublisher:
         for name in before.keys() - image.topics.keys():
             del encoded[name]
         self._topics = dict(image.topics)
+        if image.acls is not self._acls:
+            self._acls, self._encoded_acls = image.acls, msgspec.Raw(_encode(image.acls))
         return _encode(
             _EncodedImage(
                 image.version,
@@ -110,6 +117,7 @@ class ImagePublisher:
                 encoded,
                 image.broker_configs,
                 image.group_configs,
+                self._encoded_acls,
             )
         )
 
@@ -117,12 +125,13 @@ class ImagePublisher:
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_directory", "_encoded", "_image")
+    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_image")
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._encoded: dict[str, msgspec.Raw] = {}
+        self._encoded_acls: msgspec.Raw | None = None
         self._image: ClusterImage | None = None
 
     @property
@@ -174,8 +183,10 @@ class ImageReader:
             name: known[name] if before.get(name) == encoded else _decode_topic(encoded)
             for name, encoded in image.topics.items()
         }
+        known_acls = self._image.acls if self._image is not None else ()
+        acls = known_acls if self._encoded_acls == image.acls else _decode_acls(image.acls)
         # The new bytes in any case: the old ones keep the whole old image in memory.
-        self._encoded = image.topics
+        self._encoded, self._encoded_acls = image.topics, image.acls
         return ClusterImage(
             image.version,
             image.cluster_id,
@@ -185,4 +196,5 @@ class ImageReader:
             topics,
             image.broker_configs,
             image.group_configs,
+            acls,
         )

@@ -32,7 +32,7 @@ Response, 64 bytes, little endian:
 | op | a | b | c | d | position | length_bytes |
 |---|---|---|---|---|---|---|
 | PRODUCE | base offset | log append time ms, -1 | log start | end offset | - | - |
-| PRODUCE, refused | earliest timestamp ms | latest timestamp ms | -1 | -1 | `RejectReason` | - |
+| PRODUCE, refused | earliest timestamp ms | latest timestamp ms | log start, -1 | -1 | `RejectReason` | - |
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
@@ -40,6 +40,7 @@ Response, 64 bytes, little endian:
 | ALTER_LOG_DIR | - | - | - | - | - | - |
 | EPOCH_END | end offset, -1 | high watermark | log start | last stable offset | - | - |
 | PERMIT_TRANSACTION | - | - | - | - | - | - |
+| LOG_DAMAGED | - | - | - | - | - | - |
 | DESCRIBE_PRODUCER | its id, -1 | last timestamp ms | open transaction's first offset | - | sequence | coordinator |
 | FILES_REMOVED | - | - | - | - | - | - |
 
@@ -53,6 +54,9 @@ of the transaction. Its answer is that of a PRODUCE.
 
 A PERMIT_TRANSACTION comes from the transaction coordinator: the producer `producer_id` with the epoch `position` may
 open a transaction in the partition. It has no payload; its answer says nothing but the error.
+
+A LOG_DAMAGED comes from a coordinator that has read the log's files: what it read from `offset` on fails its checksum.
+The worker verifies the log there and repairs it from another in-sync copy before it answers.
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
@@ -175,6 +179,7 @@ class Op(IntEnum):
     CONNECTION_CLOSED = 10  # a notice: only ever a request
     WRITE_MARKER = 11
     PERMIT_TRANSACTION = 12
+    LOG_DAMAGED = 13
 
 
 class RejectReason(IntEnum):
@@ -198,12 +203,17 @@ class RequestFlag(IntEnum):
     READ_COMMITTED = 1
     MAX_TIMESTAMP = 2  # LIST_OFFSETS: the record with the greatest timestamp
     MIN_ONE_BATCH = 4  # FETCH: the first batch comes whole, whatever the limit
-    LONE = (
-        8  # nothing else of the asker is under way: it looks out for the answer, and the next is likely near
-    )
+    LONE = 8  # nothing else of the requester is under way: it looks out for the answer, and the next is likely near
     COMMITTED = 16  # WRITE_MARKER: the transaction was committed, not aborted
     COORDINATOR_ORIGIN = 32  # PRODUCE: appended for a coordinator (`AppendOrigin`), never for a client
     TRANSACTION_VERIFIED = 64  # PRODUCE: the partition is part of the producer's open transaction
+
+
+class ProduceFlag(IntEnum):
+    """Bits of the `flags` of a PRODUCE that mean something else of other operations."""
+
+    NAMED = 1  # the request names a transactional id; without it no transactional batch is appended
+    UNPROVED = 2  # the coordinator has not said yet that the id is the producer's: no permit counts
 
 
 class ResponseFlag(IntEnum):
@@ -380,13 +390,20 @@ def marker_request(
 
 
 def refusal(
-    asked: tuple[Any, ...], error: int, *, reason: int = 0, earliest_ms: int = -1, latest_ms: int = -1
+    asked: tuple[Any, ...],
+    error: int,
+    *,
+    reason: int = 0,
+    earliest_ms: int = -1,
+    latest_ms: int = -1,
+    log_start: int = -1,
 ) -> Response:
     """Answer a request, or replace its answer, with `error`: nothing was done about it.
 
     Args:
         asked: the request, or an answer to it, which has the same operation, request id, item and row.
         reason: a `RejectReason`, with the bounds of a timestamp where it is TIMESTAMP.
+        log_start: the log start offset, where the client is told it.
     """
     return (
         asked[OP],
@@ -397,7 +414,7 @@ def refusal(
         asked[ROW],
         earliest_ms,
         latest_ms,
-        -1,
+        log_start,
         reason,
         0,
         0,

@@ -46,7 +46,8 @@ def create(data_dir: Path) -> Path:
     """Create a private directory for a new life of the instance; the caller holds the data directory's lock.
 
     Raises:
-        HostFault: the data directory or /dev/shm cannot be written.
+        OSError: the data directory cannot be written.
+        HostFault: /dev/shm cannot be written.
     """
     for _ in range(_TRIES):
         path = directory_candidate()
@@ -123,14 +124,14 @@ def remove(data_dir: Path) -> int:
         HostFault: the system refuses it.
     """
     path = find(data_dir)
-    if path is None:
-        return 0
     count = 0
-    if _is_held(path):
+    if path is not None and _is_held(path):
         _logger.warning("%s belongs to a running instance with another data directory; not removed", path)
-    else:
+    elif path is not None:
         count = len(names(path))
         remove_directory(path)
+    # Also where another instance's start has removed the directory: the file that names it occupies a block, and on a
+    # full disk the new name needs one.
     forget(data_dir)
     return count
 
@@ -157,14 +158,11 @@ def _is_held(path: Path) -> bool:
 
 def _write_down(data_dir: Path, path: Path) -> None:
     temporary = data_dir / f"{RUNTIME_FILE}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-        try:
-            os.write(descriptor, os.fsencode(path) + b"\n")
-        finally:
-            os.close(descriptor)
-        os.rename(temporary, data_dir / RUNTIME_FILE)
-    except OSError as error:
-        raise HostFault(f"{data_dir / RUNTIME_FILE}: {error.strerror}") from error
+        os.write(descriptor, os.fsencode(path) + b"\n")
+    finally:
+        os.close(descriptor)
+    os.rename(temporary, data_dir / RUNTIME_FILE)

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 ALIASES: Final = {
+    "acl": "acls",
     "config": "configs",
     "group": "groups",
     "ls": "list",

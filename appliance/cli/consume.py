@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked, consumer, refusal
+from appliance.cli.columns import COLUMNS as FILE_COLUMNS
+from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, opened, write_columns
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.options import client_options
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
@@ -72,6 +73,24 @@ Partition = tuple[str, int]
 )
 @click.option("--null-marker", metavar="TEXT", default="", help="Text to print for a null key or value.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a line of JSON, with all fields.")
+@click.option(
+    "--to", type=click.Choice(TO), help="Write records as Parquet, an Arrow stream, or lines of JSON."
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="File for --to; it gets its name when it is whole.  [default: standard output]",
+)
+@click.option(
+    "--columns",
+    "file_columns",
+    metavar="COLUMN,...",
+    help=f"Columns for --to parquet or arrow: {', '.join(FILE_COLUMNS)}.  [default: all]",
+)
+@click.option(
+    "--text", metavar="COLUMN,...", help="Columns that --to writes as text instead of bytes: key, value."
+)
 @client_options
 def consume(
     *,
@@ -87,6 +106,10 @@ def consume(
     encoding: str,
     null_marker: str,
     as_json: bool,
+    to: str | None,
+    output: str | None,
+    file_columns: str | None,
+    text: str | None,
     bootstrap: str,
 ) -> None:
     """Print the records of TOPIC. They are in order within a partition.
@@ -95,6 +118,31 @@ def consume(
     printed them, so a crash may print some records twice and loses none.
     """
     start = parse_place(place)
+    if to is None and any(each is not None for each in (output, file_columns, text)):
+        raise click.UsageError("--output, --columns and --text need --to")
+    if to in ("parquet", "arrow"):
+        if is_regex or follow or group is not None or as_json or layout is not None:
+            raise click.UsageError(
+                f"--to {to} cannot be used with --regex, --follow, --group, --json or --format"
+            )
+        write_columns(
+            bootstrap,
+            topic,
+            to=to,
+            output=output or STANDARD_OUTPUT,
+            place=start,
+            partitions=only,
+            count=count,
+            columns=chosen("--columns", file_columns, FILE_COLUMNS) or FILE_COLUMNS,
+            text=chosen("--text", text, TEXT_COLUMNS),
+        )
+        return
+    if to == "json":
+        if file_columns is not None or text is not None:
+            raise click.UsageError(
+                "--to json writes all fields; --columns and --text are for parquet and arrow"
+            )
+        as_json = True
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
@@ -112,17 +160,20 @@ def consume(
             "enable.auto.commit": True,
             "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
         }
-    client = consumer(bootstrap, options)
-    try:
-        topics = _topics(client, topic, is_regex=is_regex)
-        if group is not None:
-            _read_in_group(client, topics, Reader(client, formatter, None), count=count, follow=follow)
-            return
-        ends = _assign(client, topics, only, place=start, follow=follow)
-        if ends:
-            Reader(client, formatter, None if follow else ends).run(count)
-    finally:
-        client.close()
+    with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as sink:
+        client = consumer(bootstrap, options)
+        try:
+            topics = _topics(client, topic, is_regex=is_regex)
+            if group is not None:
+                _read_in_group(
+                    client, topics, Reader(client, formatter, None, sink), count=count, follow=follow
+                )
+                return
+            ends = _assign(client, topics, only, place=start, follow=follow)
+            if ends:
+                Reader(client, formatter, None if follow else ends, sink).run(count)
+        finally:
+            client.close()
 
 
 def _formatter(
@@ -146,14 +197,16 @@ def _formatter(
 class Reader:
     """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
-    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_write", "caught_up", "in_group")
+    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink", "caught_up", "in_group")
 
-    def __init__(self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None) -> None:
+    def __init__(
+        self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: BinaryIO
+    ) -> None:
         self._client = client
         self._formatter = formatter
         self._ends = ends or {}
         self._follows = ends is None
-        self._write = sys.stdout.buffer.write
+        self._sink = sink
         self.in_group = False
         self.caught_up: set[Partition] = set()
         """Partitions whose end was reached since their last record; only in a group."""
@@ -183,7 +236,7 @@ class Reader:
         if wanted:
             batch += asked(lambda n=wanted: self._client.consume(n, timeout=0))  # type: ignore[misc]
         printed = [message for message in batch if self._take(message)]
-        sys.stdout.buffer.flush()
+        self._sink.flush()
         if self.in_group:
             for message in printed:
                 asked(lambda m=message: self._client.store_offsets(m))  # type: ignore[misc]
@@ -205,7 +258,7 @@ class Reader:
             if offset + 1 == end:
                 del self._ends[place]
         self.caught_up.discard(place)
-        self._write(self._formatter(message))
+        self._sink.write(self._formatter(message))
         return True
 
     def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:

@@ -116,10 +116,15 @@ def _compared(partition: TopicPartition, replicas: Sequence[Replica]) -> Compari
 
 
 def _log_directories(data_dir: Path, config_path: Path | None) -> dict[int, list[Path]]:
-    """Slot → its log directories: as the appliance that runs says, else as the file says, else slot-0, slot-1, …"""
+    """Return slot → its log directories: as the appliance that runs says, else as the file says, else slot-0, slot-1, …
+
+    A data directory that was copied from a running or killed appliance has that one's run file. It names the log
+    directories of the original, which must not be repaired in place of the copy.
+    """
     try:
         run = json.loads((data_dir / RUN_FILE).read_text(encoding="utf-8"))
-        return {slot: [Path(path) for path in paths] for slot, paths in enumerate(run["log_dirs"])}
+        if Path(run["data_dir"]) == data_dir.resolve():
+            return {slot: [Path(path) for path in paths] for slot, paths in enumerate(run["log_dirs"])}
     except (OSError, ValueError, KeyError, TypeError):
         pass
     settings = load_settings(config_path, {"data.dir": str(data_dir)})

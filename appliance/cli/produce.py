@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import click
 
@@ -121,6 +121,19 @@ class RecordReader:
 @click.argument(
     "files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True)
 )
+@click.option(
+    "--parquet", "is_parquet", is_flag=True, help="FILES are Parquet: send each row as a record, fast."
+)
+@click.option("--key-column", metavar="NAME", help="With --parquet: column of keys.  [default: key, if any]")
+@click.option("--value-column", metavar="NAME", help="With --parquet: column of values.  [default: value]")
+@click.option(
+    "--timestamp-column",
+    metavar="NAME",
+    help="With --parquet: column of times.  [default: timestamp, if any]",
+)
+@click.option(
+    "--headers-column", metavar="NAME", help="With --parquet: column of headers.  [default: headers, if any]"
+)
 @click.option("--whole", is_flag=True, help="Send each file as one record, instead of each line.")
 @click.option("--key", "-k", help="Key of every record.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in the input.")
@@ -144,6 +157,11 @@ def produce(
     *,
     topic: str,
     files: tuple[Path, ...],
+    is_parquet: bool,
+    key_column: str | None,
+    value_column: str | None,
+    timestamp_column: str | None,
+    headers_column: str | None,
     whole: bool,
     key: str | None,
     key_separator: str | None,
@@ -159,6 +177,31 @@ def produce(
 
     With acks=all (the default) each record is written exactly once, even if it is sent several times.
     """
+    mapping = {
+        "key": key_column,
+        "value": value_column,
+        "timestamp": timestamp_column,
+        "headers": headers_column,
+    }
+    if is_parquet:
+        if whole or headers or any(each is not None for each in (key, key_separator, null_marker)):
+            raise click.UsageError(
+                "--parquet cannot be used with --whole, --key, --key-separator, --header or --null-marker"
+            )
+        if not files or STANDARD_INPUT in files:
+            raise click.UsageError("--parquet: name files; standard input cannot be read as Parquet")
+        return _parquet(
+            topic,
+            files,
+            bootstrap=bootstrap,
+            mapping=mapping,
+            partition=partition,
+            compression=compression,
+            acks=acks,
+            as_json=as_json,
+        )
+    if any(name is not None for name in mapping.values()):
+        raise click.UsageError("columns are named only with --parquet")
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator cannot be used together")
     if key_separator == "":
@@ -208,6 +251,21 @@ def produce(
         raise fault
     if sys.stderr.isatty():
         click.echo(f"{_records_text(deliveries.delivered)} to {topic} in {took_s:.2f} s", err=True)
+    return 0
+
+
+def _parquet(topic: str, files: tuple[Path, ...], *, as_json: bool, **how: Any) -> int:
+    from appliance.cli.columns import send_parquet
+
+    started_s = time.monotonic()
+    delivered = send_parquet(how.pop("bootstrap"), topic, files, **how)
+    took_s = time.monotonic() - started_s
+    if as_json:
+        print_json(
+            {"topic": topic, "delivered": delivered, "failed": 0, "seconds": round(took_s, 3), "error": None}
+        )
+    elif sys.stderr.isatty():
+        click.echo(f"{_records_text(delivered)} to {topic} in {took_s:.2f} s", err=True)
     return 0
 
 

@@ -75,6 +75,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "transactions": LazyCommand(
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
+    "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "offsets": LazyCommand(
         "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, Final
 
 from appliance.cli.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, BrokerError, split_address
 from appliance.errors import ApplianceError
@@ -12,6 +12,8 @@ from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request
 
 _FRAME_BYTES_MAX = 1 << 30
+ELEMENTS_MAX: Final = 2_000_000
+"""Array elements in one answer: each id of a broker is one. 600 MB of memory at the worst."""
 _CORRELATION_ID = 1
 
 
@@ -33,7 +35,7 @@ def request(
             if not 0 < length_bytes <= _FRAME_BYTES_MAX:
                 raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
             frame = size + _read(connection, length_bytes)
-        return decode_response(api, version, memoryview(frame))[1]
+        return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
     except TimeoutError as fault:
         raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
     except OSError as fault:

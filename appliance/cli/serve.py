@@ -12,6 +12,7 @@ import click
 from appliance.build import COMPILED, NAMES, build
 from appliance.cli.options import name_and_value
 from appliance.config import Settings, load_settings
+from appliance.config.sections.listeners import Listener, host_and_port
 from appliance.errors import OperatorFault
 
 
@@ -64,10 +65,10 @@ def serve(
 
 def start_text(settings: Settings) -> str:
     """What a person sees first. When it answers is for the supervisor to say, so no line here says it."""
-    last = f" to {settings.port + settings.slots - 1}" if settings.slots > 1 else ""
+    where = ", ".join(_where(settings, each) for each in settings.listeners)
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
     lines = [
-        f"appliance: {slots} on {settings.host}:{settings.port}{last}, data in {settings.data_dir}",
+        f"appliance: {slots} on {where}, data in {settings.data_dir}",
         build_text(build()),
     ]
     lines += [
@@ -77,9 +78,18 @@ def start_text(settings: Settings) -> str:
     return "\n".join(lines)
 
 
+def _where(settings: Settings, listener: Listener) -> str:
+    last = f" to {listener.port + settings.slots - 1}" if settings.slots > 1 else ""
+    return (
+        listener.text() if settings.listener.listeners else host_and_port(listener.host, listener.port)
+    ) + last
+
+
 def try_text(settings: Settings, command: str) -> str:
-    """What a person may copy once it answers."""
-    address = f"{settings.client_host}:{settings.port}"
+    """What a person may copy once it answers. With TLS alone it takes certificates, so there is nothing to copy."""
+    if settings.main_listener.is_tls:
+        return ""
+    address = host_and_port(settings.client_host, settings.main_listener.client_port)
     bootstrap = "" if address == "127.0.0.1:9092" else f" --bootstrap {address}"
     return "\n".join(
         [

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from appliance.cli.output import shown_bytes
+from appliance.config.sections.listeners import host_and_port
 
 ASK_TIMEOUT_S: Final = 1.0
 FULL_BYTES: Final = 1 << 20
@@ -32,7 +33,7 @@ def summary(
         running: whether any of them lives.
     """
     host, port, started_ms = facts.get("host"), facts.get("port"), facts.get("started_ms")
-    address = f"{host}:{port}" if isinstance(host, str) and isinstance(port, int) else None
+    address = host_and_port(host, port) if isinstance(host, str) and isinstance(port, int) else None
     told: dict[str, Any] = {
         "address": address,
         "version": facts.get("version"),
@@ -44,10 +45,10 @@ def summary(
         "under_replicated_partitions": None,
         "unavailable_partitions": None,
     }
-    if running and address is not None:
+    if running and isinstance(host, str) and isinstance(port, int):
         if isinstance(started_ms, int):
             told["uptime_ms"] = max(0, time.time_ns() // 1_000_000 - started_ms)
-        told |= _counts(f"{ANY_ADDRESS.get(str(host), host)}:{port}")
+        told |= _counts(host_and_port(ANY_ADDRESS.get(host, host), port))
     return told
 
 

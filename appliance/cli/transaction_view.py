@@ -6,6 +6,7 @@ knows the producers of the partition.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeVar
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import ClusterView, PartitionView, refusal_of
 from appliance.cli.request import request
-from appliance.cluster import TopicPartition
+from appliance.cluster import TRANSACTION_STATE, TopicPartition
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_producers import DescribeProducersRequest, ProducerState, TopicRequest
 from appliance.protocol.apis.describe_transactions import DescribedTransaction, DescribeTransactionsRequest
@@ -28,6 +29,7 @@ from appliance.protocol.apis.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
 
 T = TypeVar("T")
 
@@ -135,6 +137,32 @@ def describe_transactions(address: str, names: Iterable[str]) -> dict[str, Descr
         if described is not None:
             found[name] = described
     return found
+
+
+def require_every_coordinator(view: ClusterView, address: str) -> None:
+    """Ask the coordinator of each partition of `__transaction_state` for an id that nobody has.
+
+    A coordinator lists only the ids of the partitions that it can read, and says nothing of the others.
+
+    Raises:
+        BrokerError: a partition is not served, so its ids are missing from every list.
+    """
+    count = sum(each.topic == TRANSACTION_STATE for each in view.partitions)
+    names = iter(f"nobody-{number}" for number in itertools.count())
+    wanted = set(range(count))
+    while wanted:
+        name = next(names)
+        partition = group_partition(name, count)
+        if partition not in wanted:
+            continue
+        wanted.remove(partition)
+        try:
+            _patiently(partial(_describe, address, name), f"{TRANSACTION_STATE}-{partition}")
+        except BrokerError as fault:
+            raise BrokerError(
+                f"{TRANSACTION_STATE}-{partition} cannot be read now, so its transactions look hanging though they may "
+                f"not be. Mend the partition first ({fault})"
+            ) from fault
 
 
 def partition_producers(view: ClusterView, partitions: Iterable[PartitionView]) -> list[PartitionProducer]:

@@ -17,7 +17,7 @@ from appliance.cli.cluster_view import (
     first_that_answers,
     named_partitions,
 )
-from appliance.cli.hanging_transactions import hanging_transactions
+from appliance.cli.hanging_transactions import coordinated_as, hanging_transactions
 from appliance.cli.options import bootstrap_option
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
@@ -268,6 +268,11 @@ def find_hanging(
     type=click.IntRange(0, COORDINATOR_EPOCH_MAX),
     help="The epoch of the transaction coordinator.  [default: the partition's latest]",
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Abort in this partition even if a coordinator may still commit the transaction.",
+)
 @json_option
 @bootstrap_option
 def abort(
@@ -277,30 +282,35 @@ def abort(
     producer_id: int | None,
     producer_epoch: int | None,
     coordinator_epoch: int | None,
+    force: bool,
     as_json: bool,
     bootstrap: str,
 ) -> int:
     """Abort a hanging transaction in one partition, without its coordinator.
 
     Name the transaction by its first offset, or by producer id and epoch. To end a transaction that a coordinator
-    knows, use `terminate`.
+    knows, use `terminate`. Such a transaction is refused here: its coordinator may commit it in its other partitions.
     """
     if (start_offset is None) == (producer_id is None):
         raise click.UsageError("give either --start-offset, or --producer-id and --producer-epoch")
     if (producer_id is None) != (producer_epoch is None):
         raise click.UsageError("--producer-id and --producer-epoch belong together")
-    view = cluster_view(first_that_answers(bootstrap))
+    address = first_that_answers(bootstrap)
+    view = cluster_view(address)
     partition = _one_partition(view, place)
     known = partition_producers(view, [partition])
     if start_offset is not None:
         producer = _that_began_at(known, partition, start_offset)
-        producer_id, producer_epoch = producer.told.producer_id, producer.told.producer_epoch
-    assert producer_id is not None
+        producer_epoch = producer.told.producer_epoch
+    else:
+        assert producer_id is not None
+        producer = _open_one_of(known, partition, producer_id)
     assert producer_epoch is not None
+    producer_id = producer.told.producer_id
+    if not force:
+        _require_hanging(view, address, producer)
     if coordinator_epoch is None:
-        coordinator_epoch = max(
-            [0, *(each.told.coordinator_epoch for each in known if each.told.producer_id == producer_id)]
-        )
+        coordinator_epoch = max(0, producer.told.coordinator_epoch)
     identity = {
         "topic": partition.topic,
         "partition": partition.partition,
@@ -408,6 +418,25 @@ def _that_began_at(
         f"no open transaction begins at offset {offset} of {partition};"
         + (f" open ones begin at {began}" if began else " none is open there")
     )
+
+
+def _open_one_of(
+    known: list[PartitionProducer], partition: PartitionView, producer_id: int
+) -> PartitionProducer:
+    for each in known:
+        if each.is_open and each.told.producer_id == producer_id:
+            return each
+    raise BrokerError(f"producer {producer_id} has no open transaction in {partition}")
+
+
+def _require_hanging(view: ClusterView, address: str, producer: PartitionProducer) -> None:
+    """Refuse a transaction that its coordinator may still commit: an abort of one partition would tear it."""
+    name = coordinated_as(view, address, producer)
+    if name is not None:
+        raise BrokerError(
+            f"the transaction of producer {producer.told.producer_id} in {producer.place} belongs to the transactional"
+            f" id {name}, whose coordinator may still commit it. Use `appliance transactions terminate`, or --force"
+        )
 
 
 def _listed(each: Listed) -> dict[str, Any]:

@@ -23,6 +23,9 @@ from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
 
 UNREAD: Final = "A setting of Apache Kafka that nothing here reads; the value is Kafka's default."
 
+_SHOWN_BY_SLOT: Final = frozenset({"log.dirs", "listeners", "advertised.listeners"})
+"""Options that are shown with the slot's own directories and ports."""
+
 _NOTHING_SET: Final = BrokerConfigs()
 
 
@@ -176,8 +179,8 @@ def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigEntry]:
 def _options(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
     for section in (settings, *(getattr(settings, name) for name in SECTIONS)):
         for field_name, declaration in declared_fields(section):
-            if declaration.name == "log.dirs":
-                continue  # shown with the slot's own directories, below
+            if declaration.name in _SHOWN_BY_SLOT:
+                continue
             name, default = declaration.name, text_of(declaration.default)
             synonyms = [
                 ConfigSynonym(name, level[name], source)
@@ -210,17 +213,21 @@ def _per_slot(broker: BrokerConfigs) -> Iterator[ConfigEntry]:
 
 
 def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
-    port = settings.port + node_id
     directory = str(settings.slot_directory(node_id))
     directories = ",".join(map(str, settings.log_directories(node_id)))
     for name, value, declared_type, doc in (
         ("node.id", str(node_id), ConfigType.INT, "The slot's number."),
         ("broker.id", str(node_id), ConfigType.INT, "The slot's number, under Kafka's older name."),
         ("process.roles", "broker,controller", ConfigType.LIST, "The appliance is both at once."),
-        ("listeners", f"PLAINTEXT://{settings.host}:{port}", ConfigType.LIST, "Where the slot listens."),
+        (
+            "listeners",
+            ",".join(each.text(node_id) for each in settings.listeners),
+            ConfigType.LIST,
+            "Where the slot listens.",
+        ),
         (
             "advertised.listeners",
-            f"PLAINTEXT://{settings.client_host}:{port}",
+            ",".join(each.advertised_text(node_id) for each in settings.listeners),
             ConfigType.LIST,
             "Address that clients connect to.",
         ),

@@ -23,9 +23,7 @@ from appliance.errors import ConfigurationError
 _NO_OVERRIDES: Final[Mapping[str, str]] = {}
 
 _NAMED_OTHERWISE: Final[Mapping[str, str]] = {
-    "advertised.listeners": "set advertised.host; the ports follow from port",
     "broker.id": "slots are numbered from 0; set slots to how many there are",
-    "listeners": "set host and port",
     "log.dir": "set log.dirs, or data.dir",
     "node.id": "slots are numbered from 0; set slots to how many there are",
 }

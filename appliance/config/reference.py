@@ -21,9 +21,9 @@ _HEAD: Final = """\
 This page is generated with `python -m appliance.config.reference docs/configuration.md`. Change the declarations in
 `appliance/config/`, not the page.
 
-Set options in a TOML file (`appliance serve --config appliance.toml`) or with flags; a flag overrides the file. Every
-option can be given as `--set NAME=VALUE`. The appliance does not start with an unknown name, and suggests the nearest
-known one. Neither does it start with a value out of range.
+Set options in a TOML file (`appliance serve --config appliance.toml`) or with flags. A flag overrides the file. You can
+give every option as `--set NAME=VALUE`. If a name is unknown, the appliance does not start, and its error suggests the
+nearest known name. If a value is out of range, the appliance does not start either.
 
 ```toml
 "data.dir" = "/var/lib/appliance"          # a relative path is relative to this file
@@ -35,34 +35,66 @@ known one. Neither does it start with a value out of range.
 "min.insync.replicas" = 1
 ```
 
-`num.network.threads` and `num.io.threads` are accepted as `network.processes` and `io.workers`. Every other setting of
-Apache Kafka that is not on this page is refused, because the appliance does not use it. DescribeConfigs lists these
-settings as read-only, with Kafka's defaults. Kafka's own `server.properties` is not TOML, and an error says so.
+The appliance accepts Kafka's `num.network.threads` as `network.processes`, and Kafka's `num.io.threads` as
+`io.workers`. It refuses every other setting of Apache Kafka that is not on this page, because it does not use that
+setting. DescribeConfigs lists the refused settings as read-only, with Kafka's defaults. Kafka's own file
+`server.properties` is not a TOML file. If you pass it, the appliance reports an error.
 
-Write names in quotes, because TOML reads dots as tables. Tables work as well, unless a name is
-both a value and a table (`max.connections` and `max.connections.per.ip`).
+Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables. This
+does not work for a name that is both a value and a table, such as `max.connections`, because `max.connections.per.ip`
+is an option too.
 
-The column *acts* shows when a new value takes effect. `at once`: it can be changed while the appliance runs.
+The column *acts* shows when a new value takes effect. You can change an option with `at once` while the appliance runs.
 """
 
 _SECTION_HEADS: Final = {
-    "": ("Main options", "The options that most users set."),
-    "network": ("Network", "The acceptor and the network processes."),
-    "io": ("I/O workers", "The processes that own the leader partitions."),
-    "broker": ("Broker", "Kafka's broker settings, and limits of the whole appliance."),
-    "group": ("Consumer groups", "Limits and times of consumer groups."),
-    "offsets": ("Committed offsets", "The topic that stores them, and how long they are kept."),
-    "transaction": ("Transactions", "Limits and times of transactions, and the topic that stores them."),
-    "metadata": ("Metadata", "Where topics, leaders and settings are stored."),
+    "": ("Main options", "Most users set only these options."),
+    "listener": (
+        "Listeners",
+        "These options say where clients come in, and what protects their connections ([access.md](access.md)).",
+    ),
+    "ssl": (
+        "TLS",
+        "These options are for the listeners whose security protocol is SSL ([access.md](access.md)).",
+    ),
+    "network": (
+        "Network",
+        "These options are for the acceptor and the network processes, which hold the connections of clients.",
+    ),
+    "io": ("I/O workers", "An I/O worker is a process that owns partitions and writes their records."),
+    "broker": ("Broker", "These options are Kafka's broker settings, and limits of the whole appliance."),
+    "group": ("Consumer groups", "These options set limits and times of consumer groups."),
+    "offsets": (
+        "Committed offsets",
+        "These options are for the topic that stores committed offsets, and for the time that it keeps them.",
+    ),
+    "transaction": (
+        "Transactions",
+        "These options set limits and times of transactions. Some are for the topic that stores transactions.",
+    ),
+    "metadata": ("Metadata", "These options say where topics, leaders and settings are stored."),
+    "zeromq": (
+        "ZeroMQ",
+        "These options set the listeners for ZeroMQ clients and the limits of their sessions ([zeromq.md](zeromq.md)).",
+    ),
+    "shared_memory": (
+        "Shared memory",
+        "These options are for lanes of clients on this host ([shared-memory.md](shared-memory.md)).",
+    ),
+    "access": (
+        "Access",
+        "These options say whether requests are checked against ACLs ([acls.md](acls.md)).",
+    ),
 }
 
 _TOPIC_HEAD: Final = """
 ## Topic settings
 
-All topic settings of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
-`appliance topics create TOPIC --config NAME=VALUE`. To set it for all topics, use its broker-wide name in the file.
+The table lists all topic settings of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
+`appliance topics create TOPIC --config NAME=VALUE`. To change its default for all topics, set its broker-wide name in
+the configuration file.
 If a setting has several broker-wide names, the first one that is set is used. The Kafka protocol accepts only plain
-numbers; `appliance topics create` and `appliance configs set` also accept units.
+numbers. `appliance topics create` and `appliance configs set` also accept units.
 
 Any Kafka tool can change these settings while the appliance runs: on a topic, or with the first broker-wide name on one
 broker or on all brokers. Such a change is kept after a restart and overrides the file.

@@ -15,20 +15,29 @@ from typing import Final
 
 from appliance.config.declaration import Declaration
 from appliance.config.option import check_fields, declared_fields, option
+from appliance.config.sections.access import AccessSettings
 from appliance.config.sections.broker import BrokerSettings
 from appliance.config.sections.groups import GroupSettings
 from appliance.config.sections.io import IoSettings
+from appliance.config.sections.listeners import (
+    PLAINTEXT,
+    PORT_MAX,
+    Listener,
+    ListenerSettings,
+    named_listeners,
+)
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.offsets import OffsetsSettings
+from appliance.config.sections.shared_memory import SharedMemorySettings
+from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
+from appliance.config.sections.zeromq import ZeroMqSettings, is_tcp, tcp_address
 from appliance.errors import ConfigurationError
 
-_PORT_MAX: Final = 65535
 _SLOT: Final = "{slot}"
 _LOG_DIRS_MAX: Final = 63
 _DATA_DIR: Final = Path("data")
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Settings:
         9092,
         "port",
         minimum=1,
-        maximum=_PORT_MAX,
+        maximum=PORT_MAX,
         doc="Port of slot 0; slot n listens on port + n.",
     )
     slots: int = option(
@@ -87,6 +96,8 @@ class Settings:
         "(0.0.0.0, ::), each client gets the address that it has connected to. Set this option behind NAT or a "
         "port forward.",
     )
+    listener: ListenerSettings = field(default_factory=ListenerSettings)
+    ssl: TlsSettings = field(default_factory=TlsSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -94,13 +105,18 @@ class Settings:
     offsets: OffsetsSettings = field(default_factory=OffsetsSettings)
     transaction: TransactionSettings = field(default_factory=TransactionSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
+    zeromq: ZeroMqSettings = field(default_factory=ZeroMqSettings)
+    shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    listeners: tuple[Listener, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.port + self.slots - 1 > _PORT_MAX:
+        object.__setattr__(self, "listeners", self._listeners())
+        if self.port + self.slots - 1 > PORT_MAX:
             raise ConfigurationError(
                 f"slots = {self.slots}: the ports from {self.port} on would exceed 65535"
             )
@@ -116,6 +132,12 @@ class Settings:
                 raise ConfigurationError(
                     f"log.dirs = {self.log_dirs!r}: with {self.slots} slots each path must contain {_SLOT}"
                 )
+        for listener in filter(is_tcp, self.zeromq.listeners):
+            if tcp_address(listener)[1] + self.network.processes > PORT_MAX:
+                raise ConfigurationError(
+                    f"listeners.zeromq = {listener!r}: the ports of {self.network.processes} network processes "
+                    f"would exceed {PORT_MAX}"
+                )
         factor = self.broker.default_replication_factor
         if factor > self.slots:
             raise ConfigurationError(
@@ -125,18 +147,46 @@ class Settings:
             resolved = replace(self.broker, default_replication_factor=min(3, self.slots))
             object.__setattr__(self, "broker", resolved)
 
+    def _listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners, and let `host` and `port` mean those of the main one."""
+        if not self.listener.listeners:
+            for name in ("listener.security.protocol.map", "advertised.listeners"):
+                if name in self.configured:
+                    raise ConfigurationError(f"{name}: has no effect without listeners")
+            return (Listener(PLAINTEXT, PLAINTEXT, self.host, self.port, self.advertised_host),)
+        for name in ("host", "port", "advertised.host"):
+            if name in self.configured:
+                raise ConfigurationError(f"{name}: listeners say it; set one of the two")
+        listeners = named_listeners(self.listener, slots=self.slots)
+        for listener in listeners:
+            if listener.is_tls and not self.ssl.has_certificate:
+                raise ConfigurationError(
+                    f"listeners: {listener.name} has the protocol {listener.protocol}: set ssl.keystore.location,"
+                    " or ssl.certificate.file and ssl.key.file"
+                )
+        main = _main_of(listeners)
+        object.__setattr__(self, "host", main.host)
+        object.__setattr__(self, "port", main.port)
+        return listeners
+
+    def authenticates(self, listener: Listener) -> bool:
+        """Whether a client of the listener must prove who it is."""
+        return listener.is_tls and self.ssl.client_auth == CLIENT_AUTH_REQUIRED
+
+    @property
+    def main_listener(self) -> Listener:
+        """The one for tools on this host and in the metadata image: the first without encryption, else the first."""
+        return _main_of(self.listeners)
+
     @property
     def tells_arrival_address(self) -> bool:
-        """Whether each client is told the address that it came by, because no single one is right for all."""
-        return self.advertised_host is None and self.host in _WILDCARDS
+        """Whether clients of the main listener are told the address that they came by."""
+        return self.main_listener.tells_arrival_address
 
     @property
     def client_host(self) -> str:
-        """The host for tools on this host and for registrations: `advertised_host`, else `host` (loopback where that
-        means "any"; clients that ask are then told the address that they came by)."""
-        if self.advertised_host is not None:
-            return self.advertised_host
-        return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        """The host of the main listener for tools on this host and for registrations."""
+        return self.main_listener.client_host
 
     def slot_directory(self, slot: int) -> Path:
         """The first log directory of slot `slot`, counted from 0."""
@@ -154,16 +204,23 @@ class Settings:
 
 
 Section = (
-    NetworkSettings
+    ListenerSettings
+    | TlsSettings
+    | NetworkSettings
     | IoSettings
     | BrokerSettings
     | GroupSettings
     | OffsetsSettings
     | TransactionSettings
     | MetadataSettings
+    | ZeroMqSettings
+    | SharedMemorySettings
+    | AccessSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "listener": ListenerSettings,
+    "ssl": TlsSettings,
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,
@@ -171,6 +228,9 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "offsets": OffsetsSettings,
     "transaction": TransactionSettings,
     "metadata": MetadataSettings,
+    "zeromq": ZeroMqSettings,
+    "shared_memory": SharedMemorySettings,
+    "access": AccessSettings,
 }
 """Attribute of `Settings` → class of the section."""
 
@@ -182,6 +242,10 @@ def option_declarations() -> dict[str, tuple[str, str, Declaration]]:
         for name, declaration in declared_fields(of):
             found[declaration.name] = (section, name, declaration)
     return found
+
+
+def _main_of(listeners: tuple[Listener, ...]) -> Listener:
+    return next((each for each in listeners if not each.is_tls), listeners[0])
 
 
 def _names(log_dirs: str) -> list[str]:

@@ -6,12 +6,12 @@
 
 The three ends are final: an event that finds an operation there does nothing. How each state answers:
 
-| state | the asker gets |
+| state | the requester gets |
 |---|---|
 | WAITING | nothing yet |
 | SATISFIED | the full answer |
 | EXPIRED | what there is (fetch), or what its owner says of it, as REQUEST_TIMED_OUT (produce, delete records) |
-| CANCELLED | nothing: there is no asker |
+| CANCELLED | nothing: there is no requester |
 
 A fetch watches *keys* (partitions) for a *position* in each: the high watermark. Keys are integers whose meaning is the
 caller's. Source of the rule: Kafka's `DelayedFetch`. Produces and delete-records wait with the partition's owner, which

@@ -2,7 +2,7 @@
 
     hold ─→ young ──(5 ms pass)──→ registered with the purgatory process ──(its timing wheel)──→ expired
               │                      │
-              └── reached ───────────┴── reached, left, asker dropped: the owner answers and releases the registration
+              └── reached ───────────┴── reached, left, requester died: the owner answers and releases the registration
 
 The owner completes: it is the first to know that the wait is over, so no answer takes a longer way. The purgatory only
 says that time is up. An answer that leaves within GRACE_MS is never registered: holding it costs one queue entry.
@@ -45,16 +45,16 @@ _LOOK_MAX_NS: Final = LOOK_MAX_MS * NS_PER_MS
 _IDENTITY_MASK: Final = (1 << 32) - 1
 
 Key = TypeVar("Key")
-Asker = TypeVar("Asker")
+Requester = TypeVar("Requester")
 Answer = TypeVar("Answer")
 
-Held = tuple[int, int, int, Asker, Answer]
+Held = tuple[int, int, int, Requester, Answer]
 """Position that ends the wait, number in order of holding, deadline in ns, who asked, the answer."""
 
 POSITION: Final = 0
 NUMBER: Final = 1
 DUE_NS: Final = 2
-ASKER: Final = 3
+REQUESTER: Final = 3
 ANSWER: Final = 4
 
 
@@ -270,8 +270,8 @@ class Deadlines:
         }
 
 
-class HeldAnswers(Generic[Key, Asker, Answer]):
-    """Answers of one kind, in one queue a key: a partition, a log. Single-threaded; bounded by its askers' own bounds.
+class HeldAnswers(Generic[Key, Requester, Answer]):
+    """Answers of one kind, in one queue a key: a partition, a log. Single-threaded; its requesters bound it.
 
     Positions of a queue do not fall: who is held later waits for as much or more.
 
@@ -283,11 +283,11 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
     __slots__ = ("_deadlines", "_expired", "_queues")
 
     def __init__(
-        self, deadlines: Deadlines | None, *, expired: Callable[[Key, Asker, Answer], None] | None
+        self, deadlines: Deadlines | None, *, expired: Callable[[Key, Requester, Answer], None] | None
     ) -> None:
         self._deadlines = deadlines
         self._expired = expired
-        self._queues: dict[Key, deque[Held[Asker, Answer]]] = {}
+        self._queues: dict[Key, deque[Held[Requester, Answer]]] = {}
         if deadlines is not None:
             deadlines.add(self)
 
@@ -295,7 +295,7 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
         self,
         key: Key,
         position: int,
-        asker: Asker,
+        requester: Requester,
         answer: Answer,
         *,
         now_ns: int = 0,
@@ -312,7 +312,7 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = deque()
-        queue.append((position, number, due_ns, asker, answer))
+        queue.append((position, number, due_ns, requester, answer))
 
     def waits(self, key: Key) -> bool:
         """Whether an answer of `key` is held."""
@@ -327,7 +327,7 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
         """How many answers of `key` are held."""
         return len(self._queues.get(key, ()))
 
-    def reached(self, key: Key, position: int) -> list[Held[Asker, Answer]]:
+    def reached(self, key: Key, position: int) -> list[Held[Requester, Answer]]:
         """Take out and return the answers that wait for `position` or less, in the order of holding."""
         queue = self._queues.get(key)
         if queue is None or queue[0][POSITION] > position:
@@ -347,32 +347,32 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
                 deadlines.release(left)
         return left
 
-    def leave(self, key: Key) -> list[Held[Asker, Answer]]:
+    def leave(self, key: Key) -> list[Held[Requester, Answer]]:
         """Take out and return all answers of `key`: its owner serves it no longer."""
         left = list(self._queues.pop(key, ()))
         if self._deadlines is not None:
             self._deadlines.left(left)
         return left
 
-    def take(self, key: Key, wanted: Callable[[Answer], bool]) -> list[Held[Asker, Answer]]:
+    def take(self, key: Key, wanted: Callable[[Answer], bool]) -> list[Held[Requester, Answer]]:
         """Take out and return the answers of `key` that are `wanted`."""
         return self._split(key, lambda held: wanted(held[ANSWER]))
 
-    def drop_asker(self, asker: Asker) -> None:
-        """That life of the asker is over; its successor must not get what was meant for it."""
+    def drop_requester(self, requester: Requester) -> None:
+        """Drop what a process that died has asked for: its next generation must not get these answers."""
         for key in self.keys:
-            self._split(key, lambda held: held[ASKER] == asker)
+            self._split(key, lambda held: held[REQUESTER] == requester)
 
     def expire(self, key: Key, numbers: set[int]) -> None:
         """For `Deadlines`: these leave, because their time is up."""
         left = self._split(key, lambda held: held[NUMBER] in numbers)
         if self._expired is not None:
-            for _, _, _, asker, answer in left:
-                self._expired(key, asker, answer)
+            for _, _, _, requester, answer in left:
+                self._expired(key, requester, answer)
 
-    def after(self, number: int) -> list[tuple[Key, Held[Asker, Answer]]]:
+    def after(self, number: int) -> list[tuple[Key, Held[Requester, Answer]]]:
         """For `Deadlines`: what is held later than `number`. O(these and the keys)."""
-        found: list[tuple[Key, Held[Asker, Answer]]] = []
+        found: list[tuple[Key, Held[Requester, Answer]]] = []
         for key, queue in self._queues.items():
             for held in reversed(queue):
                 if held[NUMBER] <= number:
@@ -380,9 +380,9 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
                 found.append((key, held))
         return found
 
-    def up_to(self, number: int) -> list[tuple[Key, Held[Asker, Answer]]]:
+    def up_to(self, number: int) -> list[tuple[Key, Held[Requester, Answer]]]:
         """For `Deadlines`: what is held, `number` or earlier."""
-        found: list[tuple[Key, Held[Asker, Answer]]] = []
+        found: list[tuple[Key, Held[Requester, Answer]]] = []
         for key, queue in self._queues.items():
             for held in queue:
                 if held[NUMBER] > number:
@@ -390,9 +390,11 @@ class HeldAnswers(Generic[Key, Asker, Answer]):
                 found.append((key, held))
         return found
 
-    def _split(self, key: Key, leaves: Callable[[Held[Asker, Answer]], bool]) -> list[Held[Asker, Answer]]:
-        left: list[Held[Asker, Answer]] = []
-        kept: deque[Held[Asker, Answer]] = deque()
+    def _split(
+        self, key: Key, leaves: Callable[[Held[Requester, Answer]], bool]
+    ) -> list[Held[Requester, Answer]]:
+        left: list[Held[Requester, Answer]] = []
+        kept: deque[Held[Requester, Answer]] = deque()
         for held in self._queues.get(key, ()):
             (left if leaves(held) else kept).append(held)
         if left:

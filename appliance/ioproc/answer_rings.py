@@ -1,7 +1,7 @@
 """The rings that a worker's answers leave on, one to each process that asks.
 
-put         by who serves a burst, onto the ring itself; seen by the asker when the burst is published
-kept back   what a full ring had no room for, in order; the asker's own bound on operations in flight bounds it
+put         by who serves a burst, onto the ring itself; seen by the requester when the burst is published
+kept back   what a full ring had no room for, in order; the requester's own bound on operations in flight bounds it
 late        an answer that waited, for followers or for a disk: published with all others of its round
 """
 

@@ -222,8 +222,8 @@ class Followed:
     def peer_down(self, role: Role) -> None:
         """Before the attachment lets go of what is shared with it."""
         self._bells.peer_down(role)
-        self._produces.drop_asker(role)
-        self._deletions.drop_asker(role)
+        self._produces.drop_requester(role)
+        self._deletions.drop_requester(role)
         for partition in self._deletions.partitions:
             self._deletions.moved(partition)
 

@@ -17,7 +17,7 @@ anybody, or offsets would come to mean other records (Kafka with flush.messages=
 | the flush ended well | as appended |
 | it failed | KAFKA_STORAGE_ERROR; the partition goes offline and is not flushed again |
 | the partition is led no more | NOT_LEADER_OR_FOLLOWER |
-| the asker died | none |
+| the requester died | none |
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ class GroupCommit:
             if partition.durable is not None:
                 partition.durable = line.tail
 
-    def drop_asker(self, peer: Role) -> None:
+    def drop_requester(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not hear what was meant for it."""
-        self._held.drop_asker(peer)
+        self._held.drop_requester(peer)
 
     # Requests
 

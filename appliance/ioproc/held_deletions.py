@@ -6,7 +6,7 @@
 | the request's time is over | REQUEST_TIMED_OUT, and the low watermark of now: followers go on |
 | the partition is led no more | NOT_LEADER_OR_FOLLOWER |
 | its storage fails | KAFKA_STORAGE_ERROR |
-| the asker died | none |
+| the requester died | none |
 
 So a low watermark that a client was told is one that no later leader goes back behind. A replica whose process is down
 is not waited for: it takes the log start over before it is in sync again. They wait with the partition's owner, as
@@ -82,9 +82,9 @@ class HeldDeletions:
         for _, _, _, peer, answer in self._held.leave(partition):
             self._reply(peer, _answer(answer, -1, error))
 
-    def drop_asker(self, peer: Role) -> None:
+    def drop_requester(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not get what was meant for it."""
-        self._held.drop_asker(peer)
+        self._held.drop_requester(peer)
 
     def _expired(self, partition: Partition, peer: Role, answer: Answer) -> None:
         self._reply(peer, _answer(answer, self._low_watermark(partition), _TIMED_OUT))

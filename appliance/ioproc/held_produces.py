@@ -7,7 +7,7 @@
 | the request's time is over | REQUEST_TIMED_OUT: the records are in the log and may yet be replicated |
 | the partition is led no more | NOT_LEADER_OR_FOLLOWER |
 | its storage fails | KAFKA_STORAGE_ERROR |
-| the asker died | none |
+| the requester died | none |
 
 They wait with the partition's owner, who moves the high watermark: the purgatory process only expires them (decision
 0089). Source: `DelayedProduce.scala`.
@@ -69,9 +69,9 @@ class HeldProduces:
         for _, _, _, peer, answer in self._held.leave(row):
             self._reply(peer, refusal(answer, error))
 
-    def drop_asker(self, peer: Role) -> None:
+    def drop_requester(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not get what was meant for it."""
-        self._held.drop_asker(peer)
+        self._held.drop_requester(peer)
 
     def _expired(self, _row: int, peer: Role, answer: Answer) -> None:
         self._reply(peer, refusal(answer, _TIMED_OUT))

@@ -38,13 +38,14 @@ from appliance.ioproc.handlers.describe_producer import describe_producer
 from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
+from appliance.ioproc.handlers.log_damaged import log_damaged
 from appliance.ioproc.handlers.permit_transaction import permit_transaction
 from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.storage_failures import ServedFailures
-from appliance.ipc.process_table import BYTES_IN, REQUESTS
+from appliance.ipc.process_table import BYTES_IN, GENERATION, REQUESTS, ProcessRow
 from appliance.ipc.ring import RingReader, RingWriter
 from appliance.partition_host.checkpoints import Checkpoints
 from appliance.partition_host.listener import PartitionListener
@@ -68,6 +69,7 @@ _DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
 _CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
 _WRITE_MARKER: Final = int(Op.WRITE_MARKER)
 _PERMIT_TRANSACTION: Final = int(Op.PERMIT_TRANSACTION)
+_LOG_DAMAGED: Final = int(Op.LOG_DAMAGED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
@@ -109,6 +111,7 @@ class RequestRings:
         self._listener = listener
         self._costly = CostlyRequests()
         self._by_row: list[Any] = []
+        self._rows: dict[Role, ProcessRow] = {}
         self._moves: LogMoves[Partition] | None = None
         self._has_followers = process.settings.slots > 1
         self._depth = 0
@@ -120,9 +123,13 @@ class RequestRings:
         self._moves = moves
 
     @property
-    def owed(self) -> bool:
-        """Whether a full ring has kept something back: then the worker sleeps for a millisecond at most."""
-        return bool(self._answers.kept_back) or self._pokes.owed or self._followed.owed
+    def sleep_max_ms(self) -> int | None:
+        """How long the worker may sleep: not at all while costly operations wait, a millisecond while a full ring keeps
+        something back, else until it is woken (None).
+        """
+        if self._costly:
+            return 0
+        return 1 if self._answers.kept_back or self._pokes.owed or self._followed.owed else None
 
     def readers(self) -> list[RingReader]:
         """Return the rings on which a lone client's next request, or a follower's answer, may arrive."""
@@ -132,7 +139,7 @@ class RequestRings:
         """Drop what a process that has died has asked for, before the attachment lets go of its rings."""
         self._answers.peer_down(peer)
         self._costly.drop_peer(peer)
-        self._commits.drop_asker(peer)
+        self._commits.drop_requester(peer)
         self._followed.peer_down(peer)
 
     def serve(self) -> bool:
@@ -174,7 +181,7 @@ class RequestRings:
         writer = self._attachment.outbound.get(peer)
         pool = self._attachment.pools.get(peer)
         if writer is None or pool is None:
-            return  # the asker is gone; so is its wish
+            return  # the requester died; drop its request
         view, by_row, cells = pool.view, self._by_row, self._attachment.row.cells
         table, answers = self._attachment.partitions, self._answers
         burst_bytes = 0
@@ -288,10 +295,23 @@ class RequestRings:
             return self._followed.hold(partition, peer, message, answer)
         return self._commits.hold(partition, peer, answer)
 
+    def _has_successor(self, peer: Role) -> bool:
+        """Whether what `peer` put on its ring is of a life before the one that is in the process table."""
+        attachment, row = self._attachment, self._rows.get(peer)
+        if row is None:
+            number = attachment.wiring.process_row(peer)
+            row = self._rows[peer] = attachment.process_table.row(number)
+        return bool(row.cells[GENERATION] != attachment.generations.get(peer))
+
     def _serve_seldom(
         self, peer: Role, writer: RingWriter, partition: Partition, message: tuple[Any, ...]
     ) -> None:
-        answer = self._seldom_answer(partition, message)
+        if message[OP] == _PERMIT_TRANSACTION and self._has_successor(peer):
+            # Its successor may have ended that transaction already: a marker for group offsets may come on the ring of
+            # another coordinator (decision 0098).
+            answer = refusal(message, _NOT_LEADER)
+        else:
+            answer = self._seldom_answer(partition, message)
         if message[OP] == _WRITE_MARKER and self._appended(partition, peer, message, answer):
             return
         if (
@@ -321,6 +341,8 @@ class RequestRings:
             return write_marker(partition, message, now_ms=self._clock.now_ms())
         if op == _PERMIT_TRANSACTION:
             return permit_transaction(partition, message)
+        if op == _LOG_DAMAGED:
+            return log_damaged(partition, message, self._listener)
         if op == _DESCRIBE_PRODUCER:
             return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:

@@ -54,7 +54,7 @@ class WorkerAgent:
                     self._brief_wait.look_out(rings.readers())
                 continue
             host.before_sleep()
-            for descriptor, _ in self._cycle.wait(1 if rings.owed else None):
+            for descriptor, _ in self._cycle.wait(rings.sleep_max_ms):
                 if descriptor == supervision_fd:
                     self._process.hear(self)
                 elif descriptor == controller_fd:

@@ -145,6 +145,7 @@ class BatchFilter:
             for kept in self._filter(chunk.data, group, path)
         )
         for batch, verdict in zip(chunk.batches, verdicts, strict=True):
+            self.records_read += batch.header[H_RECORDS_COUNT]
             kept: Retained | None = None
             if verdict is _Verdict.FILTER:
                 kept = next(filtered)
@@ -189,7 +190,6 @@ class BatchFilter:
 
     def _filter(self, source: bytes, group: Group, path: Path) -> Iterator[Retained | None]:
         count = len(group.starts)
-        self.records_read += count
         stays = np.empty(count, np.bool_)
         is_tombstone = np.empty(count, np.bool_)
         timestamp_deltas_ms = np.empty(count, np.int64)

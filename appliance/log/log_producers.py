@@ -21,7 +21,7 @@ from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
 from appliance.log.snapshots import Snapshots
 from appliance.log.transaction_index import AbortedTransaction
-from appliance.log.transaction_permits import NotPermitted, TransactionPermits
+from appliance.log.transaction_permits import Admission, NotPermitted, TransactionPermits
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     CONTROL,
@@ -81,12 +81,20 @@ class LogProducers:
         return permits
 
     def check(
-        self, header: Header, origin: AppendOrigin, *, transaction_verified: bool, transaction_version: int
+        self,
+        header: Header,
+        origin: AppendOrigin,
+        *,
+        transaction_verified: bool,
+        transaction_version: int,
+        admission: Admission,
     ) -> RememberedBatch | None:
         """Refuses a data batch that may not follow; the remembered batch that this one repeats, if it does.
 
+        A batch that repeats one of a transaction that has ended is refused for want of a permit like any other.
+
         Raises:
-            RejectedRequest: see `Producers.check_batch`.
+            RejectedRequest: see `Producers.check_batch`; a client's transactional batch that nothing admits.
             NotPermitted: transactional, without an open transaction of this epoch and without a permit.
         """
         producer_id, epoch, sequence = (
@@ -95,54 +103,60 @@ class LogProducers:
             header[H_BASE_SEQUENCE],
         )
         state = self.state
-        if origin is AppendOrigin.CLIENT:
+        is_clients = origin is AppendOrigin.CLIENT
+        transactional = bool(header[H_ATTRIBUTES] & TRANSACTIONAL)
+        if transactional and is_clients and admission is Admission.NOTHING:
+            raise RejectedRequest(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                f"a transactional batch of producer {producer_id} in a request without a transactional id",
+            )
+        found: RememberedBatch | None = None
+        if is_clients:
             found = state.duplicate_of(
                 producer_id,
                 epoch,
                 first_sequence=sequence,
                 last_sequence=(sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX,
             )
-            if found is not None:
-                return found
-        transactional = bool(header[H_ATTRIBUTES] & TRANSACTIONAL)
-        if transactional and not state.in_transaction(producer_id, epoch):
-            self._check_first(
+        is_first = transactional and not state.in_transaction(producer_id, epoch)
+        if is_first and not transaction_verified:
+            # The sequence number of a batch that is in the log is not due, so it is not kept.
+            self._check_permit(
                 producer_id,
                 epoch,
-                sequence,
-                origin,
-                transaction_verified=transaction_verified,
-                transaction_version=transaction_version,
+                sequence if is_clients and found is None else NO_SEQUENCE,
+                admits=admission is Admission.PERMIT,
             )
+        if found is not None:
+            return found
+        if is_first and is_clients:
+            self._check_first(producer_id, epoch, sequence, transaction_version=transaction_version)
         state.check_batch(
             producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
         )
         return None
 
-    def _check_first(
-        self,
-        producer_id: int,
-        epoch: int,
-        sequence: int,
-        origin: AppendOrigin,
-        *,
-        transaction_verified: bool,
-        transaction_version: int,
-    ) -> None:
-        """Refuses a batch that would open a transaction.
+    def _check_permit(self, producer_id: int, epoch: int, sequence: int, *, admits: bool) -> None:
+        """Refuses a batch that would open a transaction, unless there is a permit and it `admits`.
 
-        Source: `UnifiedLog.analyzeAndValidateProducerState`, `ProducerAppendInfo.checkSequence`.
+        Source: `UnifiedLog.analyzeAndValidateProducerState`.
+        """
+        self.state.check_epoch(producer_id, epoch)
+        permits = self._permits
+        if admits and permits is not None and permits.allows(producer_id, epoch):
+            return
+        if sequence >= 0:
+            self.permits.refused(producer_id, epoch, sequence)
+        raise NotPermitted(producer_id, epoch)
+
+    def _check_first(self, producer_id: int, epoch: int, sequence: int, *, transaction_version: int) -> None:
+        """Refuses a client's first batch of a transaction that is out of order.
+
+        Source: `ProducerAppendInfo.checkSequence`.
         """
         state = self.state
         state.check_epoch(producer_id, epoch)
-        is_clients = origin is AppendOrigin.CLIENT
         permits = self._permits
-        if not transaction_verified and (permits is None or not permits.allows(producer_id, epoch)):
-            if is_clients:
-                self.permits.refused(producer_id, epoch, sequence)
-            raise NotPermitted(producer_id, epoch)
-        if not is_clients:
-            return
         if transaction_version >= 2 and sequence != 0 and not state.has_batches(producer_id):
             raise RejectedRequest(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -1,37 +1,26 @@
-"""The log of one partition: what is appended, in order, and found again by offset or by time.
+"""The log of one partition, from its opening to its close: append, as the leader or as a follower.
 
-    log start            recovery point                    last stable    log end
-        │                      │                               │            │
-        ▼                      ▼                               ▼            ▼
-    ├────────────┬─────────────┬───────────────────────────────────────────┤
-    │ segment 0  │ segment 57  │ segment 113 (active)                      │
-    └────────────┴─────────────┴───────────────────────────────────────────┘
-        forced to the disk       in the page cache: survives us, not the machine
+    ReadableLog      what the log holds, and how it is read            `readable_log.py`
+    SegmentedLog     which segments it consists of, and their flush    `segmented_log.py`
+    PartitionLog     open, append, close, hand over                    here
 
-The high watermark is not known here; readers bring it as their upper bound. One process owns a log and calls it
-from one thread; only a `FlushTask` may run on another. Source: `UnifiedLog`, `LocalLog` of Apache Kafka.
+The three are one object, so that an append or a read needs no call from one object to another. Each layer uses only
+what is above it in this list. One process owns a log and calls it from one thread; only a `FlushTask` may run on
+another. Source: `UnifiedLog` of Apache Kafka.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
 
 from appliance.clock import Clock
-from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
-from appliance.log.cleaning_bounds import LogBounds
+from appliance.errors import RejectedRequest, StorageFault
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import (
-    LEADER_EPOCHS,
-    LOG,
-    segment_file_name,
-)
 from appliance.log.flush import FlushTask, RecoveryPoint
 from appliance.log.handed_over import (
     ActiveSegment,
@@ -40,22 +29,16 @@ from appliance.log.handed_over import (
     encode_handed_over,
     write_handed_over,
 )
-from appliance.log.leader_epochs import LeaderEpochs
-from appliance.log.loader import LoadedLog, Loader
-from appliance.log.local_log import LocalLog
-from appliance.log.log_producers import LogProducers
+from appliance.log.loader import Loader
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
-from appliance.log.producer_state import AppendOrigin, Producers, RememberedBatch
+from appliance.log.producer_state import AppendOrigin, RememberedBatch
 from appliance.log.removal import Removal, left_behind
-from appliance.log.results import AppendResult, FetchSlice, LogStatistics
-from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
-from appliance.log.segment import Segment
+from appliance.log.results import AppendResult
 from appliance.log.segment_file import Header
-from appliance.log.segments import Segments
-from appliance.log.time_lookup import find_first, find_largest
+from appliance.log.segmented_log import SegmentedLog
 from appliance.log.transaction_index import AbortedTransaction
-from appliance.log.transaction_permits import TransactionPermits
-from appliance.log.validator import check_frame, validator_of
+from appliance.log.transaction_permits import Admission
+from appliance.log.validator import check_frame
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
@@ -83,85 +66,17 @@ from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 
 _place: Final = PLACEMENT.pack
-_logger: Final = logging.getLogger(__name__)
 
 
 def nowhere(_state: bytes) -> bool:
-    """There is no room beside the files."""
+    """Handover state cannot be kept in shared memory, so that the log writes a file."""
     return False
 
 
-class PartitionLog:
+class PartitionLog(SegmentedLog):
     """One partition's log. Numbers may be read at any time; only methods of this class change them."""
 
-    __slots__ = (
-        "_active",
-        "_clock",
-        "_epochs",
-        "_flushes",
-        "_is_half_cut",
-        "_is_nobodys",
-        "_is_plain",
-        "_local",
-        "_point",
-        "_producers",
-        "_segments",
-        "_validator",
-        "cut_to",
-        "directory",
-        "is_recovered",
-        "lacks_begin",
-        "latest_epoch",
-        "log_end_offset",
-        "log_start_offset",
-        "on_roll",
-        "settings",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        directory: Path,
-        loaded: LoadedLog,
-        *,
-        settings: LogSettings,
-        clock: Clock,
-        topic_id: UUID | None,
-        flushes: deque[FlushTask],
-        removals: deque[Removal],
-        is_made: bool = False,
-    ) -> None:
-        """`is_made`: the directory was made for it just now."""
-        self.directory = directory
-        self.settings = settings
-        self.topic_id = topic_id
-        self._clock = clock
-        self._validator = validator_of(settings)
-        self._segments = Segments(loaded.segments)
-        self._active = self._segments.active
-        self._local = LocalLog(
-            directory, self._segments, loaded.snapshots, settings=settings, clock=clock, removals=removals
-        )
-        if not self._active.has_files:
-            self._active.before_files = self._write_topic_id
-        self._is_nobodys = is_made  # its directory says no topic id, and nobody has to look for one
-        self._is_plain = loaded.is_plain
-        self._epochs = loaded.epochs
-        self._producers = LogProducers(loaded.producers, loaded.snapshots, now_ms=clock.now_ms())
-        self._point = RecoveryPoint(loaded.recovery_point)
-        self._flushes = flushes
-        self._is_half_cut = False  # a truncation has failed, and is still to be done
-        self.latest_epoch = loaded.epochs.latest
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
-        self.lacks_begin = loaded.lacks_begin
-        """As it was opened, nothing written down had it begin where its files do: some of them may have gone."""
-        self.is_recovered = loaded.is_recovered
-        """As it was opened: not closed in good order, so that its end may be that of a damaged log."""
-        self.cut_to = loaded.cut_to
-        """Complete batches up to this offset were cut when it was opened; -1 where none were."""
-        self.on_roll: Callable[[], None] | None = None
-        """Called when a segment was closed, for who compacts it."""
+    __slots__ = ()
 
     @classmethod
     def open(
@@ -182,24 +97,24 @@ class PartitionLog:
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
     ) -> Self:
-        """Opens the log in a partition directory, which is made if it is missing.
+        """Open the log in a partition directory, and make the directory if it is missing.
 
         Args:
             recovery_point: offset below which the files are known to be on the disk.
             log_start: the smallest offset that may be read; the files may begin earlier.
             clean: the log was closed by `close`, or `hand_over`, so nothing is checked.
-            flushed: where it is clean, all of it is on the disk; else what is below the recovery point.
-            leads_only: what others wrote is never appended to it.
-            topic_id: kept in `partition.metadata`, written before the first segment is; where it is there, it counts.
-            has_topic_id: that it says this `topic_id` is known already.
-            is_new: that there is no directory is known already.
-            left: what `hand_over` has left; None: it lies in a file, if at all.
-            flushes: where the log puts the flush of a segment it has rolled.
-            removals: where it puts the files of a segment it has retired.
+            flushed: a clean log is on the disk completely, not only below the recovery point.
+            leads_only: the log never gets a follower's appends.
+            topic_id: written to `partition.metadata` before the first segment. If the file exists, its topic id counts.
+            has_topic_id: the caller knows that the file has this `topic_id`.
+            is_new: the caller knows that there is no directory.
+            left: what `hand_over` gave to `leave`; None: it is in a file, if anywhere.
+            flushes: queue for the flush of each rolled segment.
+            removals: queue for the files of each retired segment.
 
         Raises:
             StorageFault: the directory cannot be read or written. DiskFull where that was the cause.
-            CorruptFile: a file that cannot be made anew from others does not parse.
+            CorruptFile: a file that cannot be rebuilt from others does not parse.
         """
         known = topic_id if has_topic_id else None
         is_made = False
@@ -211,7 +126,7 @@ class PartitionLog:
                 except FileExistsError:
                     if not directory.is_dir():
                         raise
-                    # Else a try before this one has come as far.
+                    # An earlier try made the directory.
         elif known is None:
             with storage_faults(directory):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -237,7 +152,7 @@ class PartitionLog:
                 write_topic_id(directory, topic_id)
         if loaded.is_leased:
             queue.extend(left_behind(directory, loaded.log_end_offset))
-        return cls(
+        log = cls(
             directory,
             loaded,
             settings=settings,
@@ -247,6 +162,9 @@ class PartitionLog:
             removals=queue,
             is_made=is_made,
         )
+        if not active.has_files:
+            active.before_files = log._write_topic_id
+        return log
 
     # Appending
 
@@ -258,6 +176,7 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_verified: bool = False,
         transaction_version: int = 0,
+        admission: Admission = Admission.PERMIT,
         cheap_bytes_max: int = 0,
     ) -> AppendResult:
         """Appends one batch as the leader. When this returns, the batch survives the death of the process.
@@ -265,8 +184,9 @@ class PartitionLog:
         The batch's own bytes are not changed; base offset and leader epoch are written in the log only.
         `transaction_verified` says that the transaction coordinator knows the partition to be part of the
         producer's open transaction, as a permit does. `transaction_version` is that of the transaction: 2 has stricter
-        rules for a marker's epoch and a producer's first sequence number. A batch that grows over `cheap_bytes_max`
-        when it is decompressed is not appended; 0 sets no such limit.
+        rules for a marker's epoch and a producer's first sequence number. `admission` says what lets a transactional
+        batch in. A batch that grows over `cheap_bytes_max` when it is decompressed is not appended; 0 sets no such
+        limit.
 
         Raises:
             CostlyBatch: it grows over `cheap_bytes_max`.
@@ -296,6 +216,7 @@ class PartitionLog:
                     origin,
                     transaction_verified=transaction_verified,
                     transaction_version=transaction_version,
+                    admission=admission,
                 )
                 if repeated is not None:
                     return self._as_before(repeated)
@@ -357,7 +278,7 @@ class PartitionLog:
         """
         first_offset = self.log_end_offset
         if segment_base_offset is not None and self._active.base_offset < segment_base_offset:
-            # The leader may have begun it below our log end: we went on in the segment before, under another leader.
+            # The leader may have begun it below our log end: under another leader we appended to the segment before it.
             self.roll(max(segment_base_offset, first_offset))
         freely = segment_base_offset is None
         at = 0
@@ -416,7 +337,7 @@ class PartitionLog:
                 self._index_abort(aborted, base_offset)
 
     def _as_before(self, repeated: RememberedBatch) -> AppendResult:
-        """The answer to a batch that is in the log already."""
+        """The result for a batch that is in the log already."""
         is_log_append_time = self.settings.is_log_append_time
         return AppendResult(
             repeated.first_offset,
@@ -431,365 +352,15 @@ class PartitionLog:
         try:
             self._active.transaction_index.append(aborted)
         except StorageFault:
-            # Readers would take an abort that is not indexed for a commit: the marker goes as well.
+            # Readers would take an abort that is not indexed for a commit, so the marker is removed.
             self.truncate_to(base_offset)
             raise
 
-    # Reading
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers that have not written for `producer.id.expiration.ms`."""
+        self._producers.expire(now_ms, expiration_ms=self.settings.producer_id_expiration_ms)
 
-    def read(
-        self, offset: int, *, max_bytes: int, upper_bound: int, min_one_batch: bool = True
-    ) -> FetchSlice:
-        """Where the records from `offset` on lie, as far as `upper_bound` (exclusive) and one segment reach.
-
-        The slice begins with the batch that contains `offset`. `max_bytes` may cut it anywhere after the first
-        batch; without `min_one_batch` a first batch that is larger leaves the slice empty. A slice is also
-        empty at and above `upper_bound`.
-
-        Raises:
-            RejectedRequest: OFFSET_OUT_OF_RANGE, below the log start or above the log end.
-            StorageFault, CorruptFile: the log cannot be read.
-        """
-        if offset < self.log_start_offset or offset > self.log_end_offset:
-            raise RejectedRequest(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]",
-            )
-        active = self._active
-        if offset >= upper_bound or offset == self.log_end_offset:
-            return FetchSlice(active.base_offset, active.file.size_bytes, 0, 0)
-        segment = active if offset >= active.base_offset else self._local.opened(offset)
-        found = segment.locate(offset)
-        while found is None:
-            # Compaction may leave a segment that ends before the next one begins.
-            following = self._segments.after(segment)
-            if following is None or following.base_offset >= upper_bound:
-                return FetchSlice(active.base_offset, active.file.size_bytes, 0, 0)
-            segment = following
-            found = segment.locate(offset)
-        position, first_bytes = found
-        end = segment.file.size_bytes
-        if upper_bound < self.log_end_offset:
-            beyond = segment.locate(upper_bound)
-            if beyond is not None:
-                end = beyond[0]
-        length_bytes = end - position
-        if length_bytes > max_bytes:
-            length_bytes = max_bytes
-            if max_bytes < first_bytes:
-                length_bytes = first_bytes if min_one_batch else 0
-        if length_bytes < first_bytes and end - position < first_bytes:
-            # The bound lies inside of the first batch: nothing of it may be seen.
-            return FetchSlice(segment.base_offset, position, 0, 0)
-        if segment is active:
-            return FetchSlice(segment.base_offset, position, length_bytes, first_bytes)
-        following = self._segments.after(segment)
-        is_older = following is not None and following.base_offset < upper_bound
-        return FetchSlice(segment.base_offset, position, length_bytes, first_bytes, is_older)
-
-    def segment_path(self, base_offset: int) -> Path:
-        """The `.log` file of the segment with that base offset."""
-        return self.directory / segment_file_name(base_offset, LOG)
-
-    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
-        """(timestamp in ms, offset, leader epoch) of the first record at `timestamp_ms` or later, below the bound.
-
-        Raises:
-            StorageFault, CorruptFile: the log cannot be read.
-            RejectedRequest: a batch on the way cannot be decompressed within the bound.
-        """
-        return find_first(
-            self._local,
-            timestamp_ms,
-            start=self.log_start_offset,
-            upper_bound=upper_bound,
-            decompressed_bytes_max=self.settings.max_decompressed_bytes,
-        )
-
-    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
-        """(timestamp in ms, offset, leader epoch) of the first record with the largest timestamp; None if empty.
-
-        Raises:
-            As `offset_for_timestamp`.
-        """
-        if self.log_end_offset == self.log_start_offset:
-            return None
-        return find_largest(
-            self._local,
-            start=self.log_start_offset,
-            decompressed_bytes_max=self.settings.max_decompressed_bytes,
-        )
-
-    def aborted_transactions(self, offset: int, *, upper_bound: int) -> list[AbortedTransaction]:
-        """Aborted transactions that a reader of committed records from `offset` to `upper_bound` must know.
-
-        Raises:
-            StorageFault: an index cannot be read.
-        """
-        return list(self._aborted(offset, upper_bound))
-
-    def has_aborted(self, offset: int, *, upper_bound: int) -> bool:
-        """Whether there is one of `aborted_transactions`, for who only has to say so.
-
-        Raises:
-            StorageFault: an index cannot be read.
-        """
-        for _ in self._aborted(offset, upper_bound):
-            return True
-        return False
-
-    def _aborted(self, offset: int, upper_bound: int) -> Iterator[AbortedTransaction]:
-        for segment in self._segments.since(offset):
-            for entry in segment.transaction_index.ended_since(offset):
-                if entry.first_offset < upper_bound:
-                    yield entry
-                if entry.last_stable_offset >= upper_bound:
-                    return
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Where the oldest open transaction begins, else the log end: right where the log end is replicated."""
-        first = self._producers.first_open_offset
-        # Retention asks no transaction: of an open one, what is left is what is unstable.
-        return self.log_end_offset if first is None else max(first, self.log_start_offset)
-
-    def stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset under a high watermark: below it every transaction's end is replicated too.
-
-        Forgets transactions that ended below it, since high watermarks only grow.
-        """
-        first = self._producers.first_unstable_offset(high_watermark)
-        return high_watermark if first is None else min(max(first, self.log_start_offset), high_watermark)
-
-    # Epochs
-
-    def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Says that leader epoch `epoch` begins at `start_offset`. Its file says so later (`leader_epochs`).
-
-        Raises:
-            StorageFault: the checkpoint could not be replaced.
-        """
-        self._epochs.assign(epoch, start_offset, write=False)
-        self.latest_epoch = self._epochs.latest
-
-    @property
-    def highest_epoch(self) -> int:
-        """The highest leader epoch that the log has, or has had since it was opened; -1: none."""
-        return self._epochs.highest
-
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch answers them; (-1, -1) where nothing is known (KIP-279)."""
-        return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)
-
-    @property
-    def producers(self) -> Producers:
-        """For who describes them; changed by nobody else."""
-        return self._producers.state
-
-    @property
-    def permits(self) -> TransactionPermits:
-        """For who looks at them; changed by `permit_transaction` and by what is appended."""
-        return self._producers.permits
-
-    @property
-    def leader_epochs(self) -> LeaderEpochs:
-        """For who compares them with another log's; changed by nobody else."""
-        return self._epochs
-
-    def epoch_of(self, offset: int) -> int:
-        """The leader epoch that an offset was written in; -1 if that is not known."""
-        return self._epochs.epoch_of(offset)
-
-    # Changing shape
-
-    def roll(self, base_offset: int | None = None) -> None:
-        """Closes the active segment and begins a new one at `base_offset`, the log end by default.
-
-        Does nothing while the active segment is empty and begins there. The flush of the closed one is queued.
-
-        Raises:
-            DiskFull, StorageFault: it failed; the log goes on with the segment it had.
-        """
-        base_offset = self.log_end_offset if base_offset is None else base_offset
-        if self._active.base_offset == base_offset:
-            return
-        self._is_plain = False
-        old = self._local.roll(base_offset)
-        self._active = self._segments.active
-        snapshot = self._take_snapshot(base_offset)
-        self._flushes.append(self._flush_task([old], base_offset, snapshot))
-        if self.on_roll is not None:
-            self.on_roll()
-
-    def maybe_roll_by_time(self, now_ms: int) -> bool:
-        """Rolls a segment that nobody appends to any more but that is old enough; whether it did.
-
-        Raises:
-            DiskFull, StorageFault: as `roll`.
-        """
-        if not self._local.is_active_old(now_ms):
-            return False
-        self.roll()
-        return True
-
-    def expired(self, *, high_watermark: int, now_ms: int, by_time: bool = True) -> Expired:
-        """Which of the oldest segments have had their time; changes nothing. See `retention`.
-
-        Without `by_time` none is too old: for who does not trust the clock.
-
-        Raises:
-            StorageFault: a timestamp cannot be read.
-        """
-        settings = self.settings
-        rules = NO_LIMITS
-        size_bytes = 0
-        if settings.is_deletable:
-            rules = RetentionRules(settings.retention_bytes, settings.retention_ms if by_time else UNLIMITED)
-            if rules.retention_bytes >= 0:
-                size_bytes = self.size_bytes
-        return expired(
-            self._segments,
-            rules,
-            size_bytes=size_bytes,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            high_watermark=high_watermark,
-            now_ms=now_ms,
-        )
-
-    def advance_start(self, offset: int) -> bool:
-        """Moves the log start up to `offset`, which the caller knows to be replicated; whether it moved.
-
-        No file is touched but the epochs': segments below the start go when they are retired.
-        """
-        if offset <= self.log_start_offset:
-            return False
-        self.log_start_offset = offset
-        try:
-            self._epochs.truncate_from_start(offset)
-        except StorageFault as fault:
-            # An opening cuts them again, and a full disk must not keep retention from making room.
-            _logger.warning("%s: cannot trim the leader epoch file: %s", self.directory, fault)
-        return True
-
-    def retire_oldest(self, count: int) -> None:
-        """Takes the `count` oldest segments out, which end below the log start, and marks their files `.deleted`.
-
-        The active one is rolled first if it is among them. What is marked is queued for its removal.
-
-        Raises:
-            DiskFull, StorageFault: it failed; the segments that are left may be retired again.
-        """
-        for segment in list(islice(self._segments, count)):
-            if segment is self._active:
-                self.roll()
-            following = self._segments.after(segment)
-            self._local.retire(segment, self.log_end_offset if following is None else following.base_offset)
-
-    def truncate_to(self, offset: int) -> bool:
-        """Drops every batch that ends with `offset` or later; whether there was one.
-
-        Raises:
-            StorageFault, CorruptFile: it failed; the next try does all that is left of it.
-        """
-        if offset >= self.log_end_offset and not self._is_half_cut:
-            self._epochs.truncate_from_end(self.log_end_offset)
-            self.latest_epoch = self._epochs.latest
-            return False
-        if offset < self._segments.first.base_offset:
-            self.start_anew_at(offset)
-            return True
-        self._is_half_cut = True
-        self._point.cut(offset)
-        for segment in reversed(self._segments.since(offset)):
-            if segment.base_offset > offset:
-                self._local.drop(segment)
-        self._active = self._segments.active
-        self.log_end_offset = self._active.truncate_to(offset)
-        self._point.cut(self.log_end_offset)
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self._producers.reload(self._segments, self.log_start_offset, self.log_end_offset)
-        self._active.transaction_index.truncate_to(offset)
-        self._cut_epochs(self.log_end_offset)
-        self._is_half_cut = False
-        return True
-
-    def start_anew_at(self, offset: int) -> None:
-        """Drops everything; the log begins, and ends, at `offset`.
-
-        Raises:
-            DiskFull, StorageFault: it failed. Where nothing of before is left, the log is what an opening would find:
-                empty, at 0.
-        """
-        self._write_topic_id()
-        self._is_half_cut, self._is_plain = True, False
-        self._point.cut(offset)
-        first = self._local.new_segment(offset)
-        try:
-            for segment in list(self._segments):
-                self.log_start_offset = max(self.log_start_offset, segment.base_offset)
-                self._local.drop(segment)
-            first.create()
-        except StorageFault:
-            if not self._segments:
-                self._point.cut(0)
-                first = self._local.new_segment(0)
-                first.put_off()
-                first.before_files = self._write_topic_id
-                self._begin_with(first)
-            raise
-        self._begin_with(first)
-        self._is_half_cut = False
-
-    def _begin_with(self, first: Segment) -> None:
-        offset = first.base_offset
-        self._local.begin_with(first)
-        self._active = first
-        self.log_start_offset = self.log_end_offset = offset
-        self._producers.begin_anew(offset)
-        self._cut_epochs(0)
-
-    def _refuse_half_cut(self) -> None:
-        """Of records that are gone, producers may be remembered still: a recovery reads what is there."""
-        if self._is_half_cut:
-            raise StorageFault(f"{self.directory}: a cut of it has failed and was not done since")
-
-    def _cut_epochs(self, end_offset: int) -> None:
-        try:
-            self._epochs.truncate_from_end(end_offset)
-        finally:
-            self.latest_epoch = self._epochs.latest
-
-    # Compaction
-
-    def bounds(self, stable_offset: int) -> LogBounds:
-        """What a cleaner must know: it may touch what is closed and below the last stable offset."""
-        uncleanable = min(stable_offset, self._active.base_offset)
-        return LogBounds(
-            self.log_start_offset, uncleanable, self._active.first_timestamp_ms, self._point.cuts
-        )
-
-    def replace_segments(self, base_offset: int, end_offset: int, *, source_bytes: int, cuts: int) -> bool:
-        """Swaps a cleaner's segment in for those in [base_offset, end_offset), which are queued for their removal.
-
-        False, and no change, if these are not the closed segments that the cleaner has read, or if the log is not to be
-        compacted any more.
-
-        Raises:
-            StorageFault: it failed; nothing has changed.
-            SwapInterrupted: it failed in the middle; the log must be closed and opened anew.
-        """
-        if not self.settings.is_compacted or cuts != self._point.cuts:
-            return False
-        return self._local.replace(base_offset, end_offset, source_bytes=source_bytes)
-
-    def update_settings(self, settings: LogSettings) -> None:
-        """Takes new settings for all that follows; the jitter of the active segment stays what it was."""
-        if settings == self.settings:
-            return
-        self.settings = settings
-        self._validator = validator_of(settings)
-        self._local.update_settings(settings)
+    # Another directory
 
     def relocate(
         self,
@@ -799,9 +370,9 @@ class PartitionLog:
         flushes: deque[FlushTask],
         removals: deque[Removal],
     ) -> None:
-        """Goes on with the files of `directory`, which hold the same bytes. No file is touched.
+        """Continue with the files of `directory`, which hold the same bytes. No file is touched.
 
-        Below `recovery_point` those are on the disk. Flushes of the old files that are under way say nothing of them.
+        Those files are on the disk below `recovery_point`. A flush of the old files that is running does not move it.
         """
         self._local.relocate(directory, removals)
         self._epochs.relocate(directory)
@@ -811,129 +382,21 @@ class PartitionLog:
         self._is_nobodys = False
 
     def has_mark(self) -> None:
-        """Whoever opens the log next must look for a mark in its directory."""
+        """The directory has a mark now, and the next opening must look for it."""
         self._is_plain = False
 
     def write_epochs(self, directory: Path) -> None:
-        """Writes the leader epochs into another directory, beside a copy of the log.
+        """Write the leader epochs into another directory, beside a copy of the log.
 
         Raises:
             StorageFault: it failed.
         """
         self._epochs.write(directory)
 
-    @property
-    def producer_count(self) -> int:
-        """How many producers are remembered."""
-        return len(self._producers)
-
-    def expire_producers(self, now_ms: int) -> None:
-        """Forgets producers that were silent for `producer.id.expiration.ms`."""
-        self._producers.expire(now_ms, expiration_ms=self.settings.producer_id_expiration_ms)
-
-    # Keeping
-
-    @property
-    def first_base_offset(self) -> int:
-        """Where the files begin; the log start is there or above."""
-        return self._segments.first_base_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all batches. O(segments)."""
-        return self._local.size_bytes
-
-    @property
-    def active_segment(self) -> tuple[int, int]:
-        """Base offset of the segment that is appended to, and its bytes up to the log end."""
-        active = self._active
-        return active.base_offset, active.file.size_bytes
-
-    @property
-    def active_base_offset(self) -> int:
-        """Where the segment begins that is appended to."""
-        return self._active.base_offset
-
-    @property
-    def recovery_point(self) -> int:
-        """Everything below is on the disk."""
-        return self._point.offset
-
-    def distrust(self, offset: int) -> None:
-        """Have the next opening that is not clean check everything from `offset` on: the log is damaged there."""
-        self._point.cut(offset)
-
-    @property
-    def cuts(self) -> int:
-        """How often the log was cut."""
-        return self._point.cuts
-
-    def segments_since(self, offset: int) -> list[Segment]:
-        """The segment that `offset` lies in and all later ones, for who keeps or measures their files."""
-        return self._segments.since(offset)
-
-    def flush(self, up_to: int | None = None) -> None:
-        """Forces everything below `up_to`, the log end by default, to the disk. Waits for it.
-
-        Raises:
-            StorageFault: it failed.
-        """
-        end = self.log_end_offset if up_to is None else up_to
-        if end > self.recovery_point:
-            self.flush_task().run()
-
-    def flush_task(self) -> FlushTask:
-        """What `flush` would do now, to be run on any thread."""
-        return self._flush_task(self._segments.since(self.recovery_point), self.log_end_offset, None)
-
-    def _flush_task(self, segments: list[Segment], offset: int, snapshot: Path | None) -> FlushTask:
-        # Before the recovery point moves past batches that the latest epoch could be read from again.
-        self.write_due_epochs()
-        paths = [path for segment in segments for path in segment.paths]
-        paths.append(self.directory / LEADER_EPOCHS)
-        if snapshot is not None:
-            paths.append(snapshot)
-        return FlushTask(self.directory, tuple(paths), offset, self._point, self._point.cuts)
-
-    def _take_snapshot(self, offset: int) -> Path | None:
-        return self._producers.take_snapshot(
-            offset, now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_id_expiration_ms
-        )
-
-    def release(self) -> None:
-        """Lets go of every descriptor and mapping until they are needed again.
-
-        Raises:
-            StorageFault: it failed.
-        """
-        self.write_due_epochs()
-        self._local.release_sealed()
-        self._active.release()
-
-    def _write_topic_id(self) -> None:
-        """Whose files they are, before there are any; an empty directory is whoever's asks for it (as Kafka's is)."""
-        if self.topic_id is not None and (self._is_nobodys or read_topic_id(self.directory) is None):
-            write_topic_id(self.directory, self.topic_id)
-            self._is_nobodys = False
-
-    @property
-    def has_due_epochs(self) -> bool:
-        """Whether the epoch file does not say yet what is known."""
-        return self._epochs.is_due
-
-    def write_due_epochs(self) -> None:
-        """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.
-
-        While a log has no files it may wait: an opening would forget it. An older epoch, with records, may not.
-
-        Raises:
-            StorageFault: it failed.
-        """
-        if self._epochs.is_due and self._active.has_files:
-            self._epochs.write()
+    # Closing
 
     def close(self, clean: bool) -> None:
-        """Lets go of all files; if `clean`, after writing and forcing to the disk what a next opening reads.
+        """Close all files. If `clean`, first write and flush what the next opening reads.
 
         Raises:
             StorageFault: it failed; the log must be opened as not clean.
@@ -951,10 +414,10 @@ class PartitionLog:
         self.release()
 
     def hand_over(self, leave: Callable[[bytes], bool] = nowhere) -> None:
-        """Closes the log for another process of this host, which goes on with what is in the page cache.
+        """Close the log for another process of this host, which continues with what is in the page cache.
 
-        `leave` keeps what that one has to know for it, and for followers, until it is opened; where it has no room for
-        that and returns False, it lies in files.
+        `leave` keeps what that process and the followers must know until the log is opened. If it has no room, it
+        returns False, and this method writes a file instead.
 
         Raises:
             StorageFault: it failed; the log must be opened as not clean.
@@ -962,7 +425,7 @@ class PartitionLog:
         self._refuse_half_cut()
         if not self._active.has_files:
             leave(b"")
-            return  # who opens it finds as much
+            return  # an empty log has nothing to hand over
         active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
         self._local.release_sealed()
         only = self._only_segment()
@@ -991,39 +454,4 @@ class PartitionLog:
             epochs=self._epochs.entries() if is_due or only is not None else [],
             epochs_are_due=is_due,
             only=only,
-        )
-
-    def check(self) -> None:
-        """Reads the whole log and compares it with what is known of it.
-
-        Raises:
-            ApplianceDefect: naming what does not hold.
-        """
-        self._epochs.check()
-        self._producers.state.check()
-        if self._active is not self._segments.active:
-            raise ApplianceDefect(f"{self.directory}: appends go to a segment that is not the last")
-        if not self._segments.first.base_offset <= self.log_start_offset <= self.log_end_offset:
-            raise ApplianceDefect(
-                f"{self.directory}: start {self.log_start_offset}, end {self.log_end_offset}"
-            )
-        if self.recovery_point > self.log_end_offset:
-            raise ApplianceDefect(f"{self.directory}: recovery point {self.recovery_point} is beyond the end")
-        next_offset = self._local.check()
-        if next_offset != self.log_end_offset:
-            raise ApplianceDefect(
-                f"{self.directory}: batches end at {next_offset}, not {self.log_end_offset}"
-            )
-
-    def statistics(self) -> LogStatistics:
-        segments = [segment.statistics() for segment in self._segments]
-        return LogStatistics(
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            recovery_point=self.recovery_point,
-            segments=len(segments),
-            size_bytes=sum(segment.size_bytes for segment in segments),
-            allocated_bytes=sum(segment.allocated_bytes for segment in segments),
-            producers=len(self._producers),
-            open_segments=sum(segment.is_open for segment in segments),
         )

@@ -1,13 +1,19 @@
 """Brings the state files of a process's partitions up to date, a while after something moved: never in a request.
 
     request    a partition that was not marked yet marks itself: one flag, one append to a queue
-    turn       a record for each that is marked, SLICE_NS of them at most; the next turn comes after `interval_ms`, or
-               after PAUSE_FACTOR times what this one took, if that is more
+    turn       a record for each that is marked, SLICE_NS of them at most. After a rest of two intervals two turns come
+               at once, which wakes readers of a quiet log (decision 0104); else one each `interval_ms`, or after
+               PAUSE_FACTOR times what the one before took, if that is more
+    watched    a partition whose file a reader has locked, which says that it waits, has turns of its own: each comes
+               as soon as it can, or after WATCHED_FACTOR times what the one before took
     new        a partition that was just made has its first record with its directory, and nothing waits for a turn
 
+The first of the two tells of an append, the second of the high watermark that follows it where there are replicas.
+
 So a partition that takes a hundred thousand appends a second gets a record every `interval_ms`, ten thousand partitions
-together take no more than a fiftieth of their process, and where nothing moves there is no timer. What is late costs
-readers freshness and nothing else. Descriptors are kept for OPEN_MAX partitions, until `release`.
+together take no more than a fiftieth of their process, those with readers a fifth, and where nothing moves there is no
+timer. What a turn takes is counted in the thread's processor time: others' time on our core is not ours. What is late
+costs readers freshness and nothing else. Descriptors are kept for OPEN_MAX partitions, until `release`.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from appliance.log.partition_state import Mode, PartitionState, StateFile, boot_
 
 SLICE_NS: Final = 2_000_000
 PAUSE_FACTOR: Final = 50
+WATCHED_FACTOR: Final = 4
 OPEN_MAX: Final = 256
 AGAIN_MS: Final = 5_000
 
@@ -54,6 +61,7 @@ class StatePublisher:
     Args:
         after_ms: calls something in so many milliseconds, on the same thread.
         warn: hears of a record that could not be written; it is tried again in AGAIN_MS.
+        processor_ns: the processor time of this thread; None takes the clock's time for it.
     """
 
     __slots__ = (
@@ -61,11 +69,16 @@ class StatePublisher:
         "_armed",
         "_boot_id",
         "_clock",
-        "_interval_ms",
+        "_due_ns",
+        "_interval_ns",
         "_open",
+        "_processor_ns",
         "_queue",
         "_rest_until_ns",
         "_warn",
+        "_watched",
+        "_watched_armed",
+        "_watched_until_ns",
     )
 
     def __init__(
@@ -75,15 +88,22 @@ class StatePublisher:
         *,
         interval_ms: int,
         warn: Callable[[str], object],
+        processor_ns: Callable[[], int] | None = None,
     ) -> None:
         self._after_ms = after_ms
         self._clock = clock
-        self._interval_ms = interval_ms
+        self._processor_ns = clock.monotonic_ns if processor_ns is None else processor_ns
+        self._interval_ns = interval_ms * NS_PER_MS
+        self._due_ns = 0
+        """When the next turn would come if each waited for an interval after the one before."""
         self._boot_id: UUID = boot_id()
         self._warn = warn
         self._queue: deque[Published] = deque()
         self._armed = False
         self._rest_until_ns = 0
+        self._watched: deque[Published] = deque()
+        self._watched_armed = False
+        self._watched_until_ns = 0
         self._open: dict[StateFile, None] = {}
 
     def take(self, partition: Published) -> None:
@@ -136,30 +156,57 @@ class StatePublisher:
 
     def _mark(self, partition: Published) -> None:
         partition.is_marked = True
+        state_file = partition.state_file
+        if state_file is not None and state_file.is_watched:
+            self._watched.append(partition)
+            if not self._watched_armed:
+                self._arm_watched()
+            return
         self._queue.append(partition)
         if not self._armed:
             self._armed = True
-            rest_ns = self._rest_until_ns - self._clock.monotonic_ns()
-            self._after_ms(max(self._interval_ms, rest_ns // NS_PER_MS), self._turn)
+            self._after_ms(self._pause_ms(self._clock.monotonic_ns()), self._turn)
+
+    def _arm_watched(self) -> None:
+        # Rounded and not up: most pauses are shorter than a timer's millisecond.
+        left_ns = max(0, self._watched_until_ns - self._clock.monotonic_ns())
+        self._watched_armed = True
+        self._after_ms((left_ns + NS_PER_MS // 2) // NS_PER_MS, self._watched_turn)
+
+    def _watched_turn(self) -> None:
+        spent_ns = self._write_some(self._watched)
+        self._watched_until_ns = self._clock.monotonic_ns() + WATCHED_FACTOR * spent_ns
+        self._watched_armed = False
+        if self._watched:
+            self._arm_watched()
+
+    def _pause_ms(self, now_ns: int) -> int:
+        """Until the next turn."""
+        next_ns = max(self._due_ns - self._interval_ns, self._rest_until_ns)
+        return max(0, next_ns - now_ns + NS_PER_MS - 1) // NS_PER_MS
 
     def _turn(self) -> None:
-        clock, queue = self._clock, self._queue
-        began_ns = clock.monotonic_ns()
-        now_ms = clock.now_ms()
-        until_ns, spent_ns = began_ns + SLICE_NS, 0
-        while queue and began_ns + spent_ns < until_ns:
+        began_ns = self._clock.monotonic_ns()
+        self._due_ns = max(self._due_ns, began_ns) + self._interval_ns
+        rest_ns = PAUSE_FACTOR * self._write_some(self._queue)
+        self._rest_until_ns = began_ns + rest_ns
+        self._armed = bool(self._queue)
+        if self._armed:
+            self._after_ms(max(self._interval_ns, rest_ns) // NS_PER_MS, self._turn)
+
+    def _write_some(self, queue: deque[Published]) -> int:
+        """A record for each in the queue, as far as SLICE_NS goes. What it took, SLICE_NS at most."""
+        processor_ns, now_ms = self._processor_ns, self._clock.now_ms()
+        began_ns, spent_ns = processor_ns(), 0
+        while queue and spent_ns < SLICE_NS:
             partition = queue.popleft()
             state_file = partition.state_file
             if state_file is not None:
                 partition.is_marked = False
                 self._write(partition, state_file, partition.state(now_ms=now_ms))
-            spent_ns = clock.monotonic_ns() - began_ns
-        # What took longer was somebody else's time on our core.
-        rest_ns = PAUSE_FACTOR * min(spent_ns, SLICE_NS)
-        self._rest_until_ns = began_ns + rest_ns
-        self._armed = bool(queue)
-        if queue:
-            self._after_ms(max(self._interval_ms, rest_ns // NS_PER_MS), self._turn)
+                state_file.look_for_watchers()
+            spent_ns = processor_ns() - began_ns
+        return min(spent_ns, SLICE_NS)
 
     def _write(self, partition: Published, state_file: StateFile, state: PartitionState) -> None:
         try:
@@ -186,4 +233,4 @@ class StatePublisher:
 
     def statistics(self) -> dict[str, int]:
         """Partitions that wait for their record, and open descriptors."""
-        return {"waiting": len(self._queue), "open": len(self._open)}
+        return {"waiting": len(self._queue) + len(self._watched), "open": len(self._open)}

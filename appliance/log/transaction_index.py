@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import TRANSACTION_INDEX, segment_file_name
 
-_ENTRY: Final = Struct(">hqqqq")
+ENTRY: Final = Struct(">hqqqq")
+"""Version, producer id, first offset, last offset, last stable offset."""
 _VERSION: Final = 0
 _LAST_OFFSET: Final = attrgetter("last_offset")
 
@@ -37,13 +38,13 @@ class AbortedTransaction(NamedTuple):
 
 def decode_transactions(content: bytes) -> list[AbortedTransaction]:
     """The whole entries of an index file's content."""
-    whole = len(content) - len(content) % _ENTRY.size
-    return [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(content[:whole])]
+    whole = len(content) - len(content) % ENTRY.size
+    return [AbortedTransaction(*entry[1:]) for entry in ENTRY.iter_unpack(content[:whole])]
 
 
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The content of an index file."""
-    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
+    return b"".join(ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
 def read_transactions(path: Path) -> list[AbortedTransaction]:
@@ -106,7 +107,7 @@ class TransactionIndex:
         Raises:
             StorageFault: the file cannot be read.
         """
-        return len(self.entries()) * _ENTRY.size
+        return len(self.entries()) * ENTRY.size
 
     def append(self, transaction: AbortedTransaction) -> None:
         """Adds an entry, to the file first.
@@ -119,11 +120,11 @@ class TransactionIndex:
         path = self.path
         with storage_faults(path):
             descriptor = os.open(path, flags, 0o644)
-            start = len(entries) * _ENTRY.size
-            rest = _ENTRY.pack(_VERSION, *transaction)
+            start = len(entries) * ENTRY.size
+            rest = ENTRY.pack(_VERSION, *transaction)
             try:
                 while rest:
-                    rest = rest[os.pwrite(descriptor, rest, start + _ENTRY.size - len(rest)) :]
+                    rest = rest[os.pwrite(descriptor, rest, start + ENTRY.size - len(rest)) :]
             except OSError:
                 os.ftruncate(descriptor, start)
                 raise
@@ -142,7 +143,7 @@ class TransactionIndex:
             self._entries = kept
             path = self.path
             with storage_faults(path):
-                os.truncate(path, len(kept) * _ENTRY.size)
+                os.truncate(path, len(kept) * ENTRY.size)
 
     def reset(self) -> None:
         """Forgets everything and removes the file.

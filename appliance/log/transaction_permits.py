@@ -21,6 +21,7 @@ Apache Kafka has a guard object instead, made before the question and compared a
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from appliance.errors import RejectedRequest
@@ -28,6 +29,18 @@ from appliance.protocol.errors import ErrorCode
 
 PERMITS_MAX: Final = 10_000
 """Of one partition: about 2 MB."""
+
+
+class Admission(Enum):
+    """What lets a transactional batch of a client in.
+
+    NOTHING: its request names no transactional id. OPEN: an open transaction does; nobody has said yet that the id is
+    the producer's, so a permit does not. PERMIT: both do.
+    """
+
+    NOTHING = "nothing"
+    OPEN = "open transaction"
+    PERMIT = "permit"
 
 
 class NotPermitted(RejectedRequest):

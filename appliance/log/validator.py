@@ -20,6 +20,9 @@ Batches are not rewritten, with three exceptions that Kafka makes as well: LogAp
 max timestamp; a max timestamp that is not its records' is corrected, since the time index is built on it; and a
 batch in another codec than the topic's `compression.type` is compressed anew, its records unchanged (the bounds on
 its size hold for both forms). Control batches keep their codec.
+
+A coordinator's marker has no limit: a transaction must be able to end after `max.message.bytes` was lowered. Kafka
+refuses a marker over the limit, and the transaction then stays open.
 """
 
 from __future__ import annotations
@@ -167,7 +170,9 @@ class Validator:
         """
         _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
         length_bytes = len(batch)
-        if length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes:
+        if (length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes) and not (
+            attributes & CONTROL and origin is AppendOrigin.COORDINATOR
+        ):
             raise self._too_large(length_bytes)
         if count <= 0 or last_delta != count - 1:
             raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")

@@ -28,12 +28,13 @@ import select
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import zmq
 
 from appliance import journal
-from appliance.channels.connection_channel import DESCRIPTOR, Assignment, Hello, Load, decode, encode
+from appliance.channels.connection_channel import DESCRIPTOR, LANE, Assignment, Hello, Load, decode, encode
 from appliance.clock import Clock
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.errors import PeerGone
@@ -41,6 +42,9 @@ from appliance.ipc.fd_passing import send_descriptor
 from appliance.ipc.process_table import CONNECTIONS, ERRORS, REQUESTS, ProcessRow
 from appliance.netproc.acceptor_book import ConnectionBook
 from appliance.netproc.address_counts import AddressCounts
+
+if TYPE_CHECKING:
+    from appliance.lane.door import LaneDoor
 
 # At most so many in a row from one listening socket: loads are heard and other ports served in between.
 ACCEPT_BURST = 64
@@ -95,6 +99,7 @@ class _Arrival(msgspec.Struct):
     slot: int
     host: str
     port: int
+    listener: str
 
 
 class Acceptor:
@@ -103,7 +108,7 @@ class Acceptor:
     Registers its descriptors in `cycle`; the owner passes each ready one to `on_ready`.
 
     Args:
-        listeners: slot → listening socket, non-blocking.
+        listeners: name of a listener and slot → listening socket, non-blocking.
         book: who holds what.
         cycle: the process's duty cycle.
         context: the process's ZeroMQ context.
@@ -112,11 +117,12 @@ class Acceptor:
         row: this process's row: `requests` counts accepted connections, `errors` the refused ones.
         clock: for log lines that a client can cause.
         expected: how many network processes there are when none is missing.
+        lane_door: where clients ask for a lane; None where there are none.
     """
 
     def __init__(
         self,
-        listeners: Mapping[int, socket.socket],
+        listeners: Mapping[tuple[str, int], socket.socket],
         book: ConnectionBook,
         *,
         cycle: DutyCycle,
@@ -126,8 +132,12 @@ class Acceptor:
         row: ProcessRow,
         clock: Clock,
         expected: int,
+        lane_door: LaneDoor | None = None,
     ) -> None:
-        self._listeners = {sock.fileno(): (slot, sock) for slot, sock in listeners.items()}
+        self._listeners = {sock.fileno(): (name, slot, sock) for (name, slot), sock in listeners.items()}
+        self._lane_door = lane_door
+        if lane_door is not None:
+            self._listeners[lane_door.sock.fileno()] = (LANE, 0, lane_door.sock)
         self._book = book
         self._cycle = cycle
         self._cells = row.cells
@@ -139,7 +149,7 @@ class Acceptor:
         self._strangers: dict[int, socket.socket] = {}
         self._channels: dict[int, _NetworkProcess] = {}
         self._waiting: _Arrival | None = None
-        self._ready_listeners: list[tuple[int, socket.socket]] = []
+        self._ready_listeners: list[tuple[str, int, socket.socket]] = []
         self._is_listening = False
         self._rest_until_ns = 0
         self._grace_until_ns = 0
@@ -192,8 +202,8 @@ class Acceptor:
         """To be called once a turn, after the ready descriptors: hears the network processes, then accepts."""
         if not self.is_empty():
             self._read_router()
-        for slot, listener in self._ready_listeners:
-            self._accept(slot, listener)
+        for name, slot, listener in self._ready_listeners:
+            self._accept(name, slot, listener)
         self._ready_listeners.clear()
 
     def netproc_down(self, netproc: int, generation: int) -> None:
@@ -204,7 +214,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Lets go of everything; what was handed over stays with its network process."""
-        for descriptor, (_, sock) in self._listeners.items():
+        for descriptor, (_, _, sock) in self._listeners.items():
             if self._is_listening:
                 self._cycle.epoll.unregister(descriptor)
             sock.close()
@@ -224,7 +234,7 @@ class Acceptor:
 
     # Connections
 
-    def _accept(self, slot: int, listener: socket.socket) -> None:
+    def _accept(self, name: str, slot: int, listener: socket.socket) -> None:
         for _ in range(ACCEPT_BURST):
             if self._book.least_loaded() is None or not self._is_listening:
                 self._listen()
@@ -238,9 +248,14 @@ class Acceptor:
                     continue
                 self._on_full(listener, error)
                 return
-            arrival = _Arrival(sock, slot, address[0], address[1])
+            door = self._lane_door
+            if door is not None and listener is door.sock:
+                arrival = _Arrival(sock, slot, LANE, 0, LANE)
+                why = door.refusal(sock, self._book.held_from(LANE))
+            else:
+                arrival, why = _Arrival(sock, slot, address[0], address[1], name), None
             self._cells[REQUESTS] += 1
-            why = self._book.refusal(arrival.host)
+            why = why or self._book.refusal(arrival.host)
             if why is not None:
                 sock.close()
                 self._cells[ERRORS] += 1
@@ -276,7 +291,7 @@ class Acceptor:
                 self._book.set_room(netproc, False)
                 self._cycle.epoll.modify(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 continue
-            assignment = Assignment(connection_id, arrival.slot, "PLAINTEXT", arrival.host, arrival.port)
+            assignment = Assignment(connection_id, arrival.slot, arrival.listener, arrival.host, arrival.port)
             try:
                 self._router.send_multipart((identity, encode(assignment)), zmq.NOBLOCK)
             except zmq.ZMQError:
@@ -440,6 +455,7 @@ class Acceptor:
                 if network_process.is_joined:
                     self._book.closed(network_process.netproc, load.closed)
                     self._book.set_paused(network_process.netproc, load.paused)
+                    self._book.set_sessions(network_process.netproc, load.sessions)
                     self._cells[CONNECTIONS] = self._book.connections
                 else:
                     for host, count in load.closed.items():

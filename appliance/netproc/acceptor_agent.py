@@ -8,25 +8,32 @@ connection that is established notices nothing. The next life learns the loads f
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from appliance.channels.roles import Role, RoleKind
 from appliance.config.dynamic import CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP, shared_value
 from appliance.config.sections.network import from_one_address
 from appliance.netproc.acceptor import Acceptor
 from appliance.process.agent import AgentProcess
 
+if TYPE_CHECKING:
+    from appliance.gateway.reception import Reception
+
 
 class AcceptorAgent:
     """The acceptor's loop. `run` returns after Stop, when the sockets are closed."""
 
-    def __init__(self, process: AgentProcess, acceptor: Acceptor) -> None:
+    def __init__(self, process: AgentProcess, acceptor: Acceptor, reception: Reception | None = None) -> None:
         self._process = process
         self._acceptor = acceptor
+        self._reception = reception  # of ZeroMQ clients, if there is a listener for them
         self._image_version = 0
         self._running = True
 
     def run(self) -> None:
         """Accept until Stop."""
         process, acceptor, image = self._process, self._acceptor, self._process.attachment.image
+        reception = self._reception
         process.ready()
         while self._running:
             for descriptor, events in process.cycle.wait():
@@ -38,8 +45,12 @@ class AcceptorAgent:
             if image.version != self._image_version:
                 self._set_limits()
             acceptor.after_turn()
+            if reception is not None:
+                reception.turn()
         process.stopping()
         acceptor.close()
+        if reception is not None:
+            reception.close()
         process.close()
 
     def _set_limits(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from appliance.channels.connection_channel import GENERATION_SHIFT
+from appliance.channels.connection_channel import GENERATION_SHIFT, LANE
 from appliance.netproc.address_counts import AddressCounts
 
 
@@ -22,6 +22,7 @@ class _Shelf(msgspec.Struct):
 
     generation: int
     held: AddressCounts
+    sessions: int = 0  # ZeroMQ sessions that it has told of, and those promised to it since
     is_paused: bool = False
     has_room: bool = True
 
@@ -56,10 +57,14 @@ class ConnectionBook:
         """Why a connection from `host` is closed at once, or None."""
         if self.connections >= self._connections_max:
             return f"max.connections = {self._connections_max} are held"
-        from_host = sum(shelf.held.by_host.get(host, 0) for shelf in self._shelves.values())
-        if from_host >= self._connections_max_per_ip:
+        from_host = self.held_from(host)
+        if host != LANE and from_host >= self._connections_max_per_ip:
             return f"max.connections.per.ip = {self._connections_max_per_ip} are held from {host}"
         return None
+
+    def held_from(self, host: str) -> int:
+        """Return how many connections from `host` are held."""
+        return sum(shelf.held.by_host.get(host, 0) for shelf in self._shelves.values())
 
     def least_loaded(self) -> int | None:
         """The network process for the next connection: one that is not paused first, then the one with
@@ -69,7 +74,7 @@ class ConnectionBook:
         best_rank = (True, 0)
         for netproc, shelf in self._shelves.items():
             if shelf.has_room:
-                rank = (shelf.is_paused, shelf.held.total)
+                rank = (shelf.is_paused, shelf.held.total + shelf.sessions)
                 if best is None or rank < best_rank:
                     best, best_rank = netproc, rank
         return best
@@ -80,6 +85,21 @@ class ConnectionBook:
         self._next_id += 1
         self._shelves[netproc].held.add(host)
         return connection_id
+
+    def promise_session(self) -> int | None:
+        """Book a ZeroMQ session with the least loaded network process and return it; None when none is there.
+
+        The next report of that process says how many it really has.
+        """
+        netproc = self.least_loaded()
+        if netproc is not None:
+            self._shelves[netproc].sessions += 1
+        return netproc
+
+    def set_sessions(self, netproc: int, sessions: int) -> None:
+        """Take how many ZeroMQ sessions a network process has."""
+        if (shelf := self._shelves.get(netproc)) is not None:
+            shelf.sessions = sessions
 
     def closed(self, netproc: int, by_host: Mapping[str, int]) -> None:
         """Takes connections off; what is not there was of another life and is nobody's loss."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from appliance.channels.child import Child
+from appliance.errors import HostFault
 from appliance.netproc.acceptor import Acceptor
 from appliance.netproc.acceptor_agent import AcceptorAgent
 from appliance.netproc.acceptor_book import ConnectionBook
 from appliance.process.agent import AgentProcess, run_agent
+
+if TYPE_CHECKING:
+    from appliance.lane.door import LaneDoor
 
 
 def run(child: Child) -> int:
@@ -29,7 +35,36 @@ def run(child: Child) -> int:
             row=process.attachment.row,
             clock=process.clock,
             expected=network.processes,
+            lane_door=_lane_door(process),
         )
-        return AcceptorAgent(process, acceptor)
+        if not process.settings.zeromq.listeners:
+            return AcceptorAgent(process, acceptor)
+        # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
+        from appliance.gateway.reception import Reception
+
+        reception = Reception(
+            process.settings,
+            book.promise_session,
+            cycle=process.cycle,
+            clock=process.clock,
+            warn=process.warn,
+        )
+        return AcceptorAgent(process, acceptor, reception)
 
     return run_agent(child, wire)
+
+
+def _lane_door(process: AgentProcess) -> LaneDoor | None:
+    """Open the door to the lanes, where there are any. What nobody can have is told, and nobody else pays for it."""
+    shared_memory = process.settings.shared_memory
+    if not shared_memory.lanes_max:
+        return None
+    from appliance.lane.door import LaneDoor
+
+    try:
+        return LaneDoor(
+            process.settings.data_dir, lanes_max=shared_memory.lanes_max, group=shared_memory.group
+        )
+    except HostFault as fault:
+        process.warn(f"no client gets a shared-memory lane: {fault}")
+        return None

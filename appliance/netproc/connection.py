@@ -10,6 +10,7 @@ from socket import SocketType
 from typing import Final
 
 from appliance.ipc.buffer_pool import Block
+from appliance.netproc.encrypted_stream import EncryptedStream
 from appliance.requests.answer import Piece
 from appliance.requests.session import Session
 
@@ -46,6 +47,7 @@ class Connection(Session):
         "start",
         "starved",
         "stash",
+        "tls",
         "wanted_bytes",
         "was_sent_records",
     )
@@ -62,6 +64,8 @@ class Connection(Session):
         listener: str = PLAINTEXT,
         is_local: bool = False,
         told_host: str | None = None,
+        told_port: int | None = None,
+        tls: EncryptedStream | None = None,
     ) -> None:
         fd = sock.fileno()
         super().__init__(
@@ -73,9 +77,12 @@ class Connection(Session):
             peer_port=peer_port,
             now_ns=now_ns,
             told_host=told_host,
+            told_port=told_port,
         )
         self.sock = sock
         self.fd = fd
+        # Where the connection is encrypted `sock` is the same stream, which reads and closes as a socket does.
+        self.tls = tls
         self.is_local = is_local  # the client runs on this host
         # Receiving: bytes [start, end) of `block` are not yet cut into frames. A few of them wait in `stash` instead,
         # so that a connection that is idle or slow holds no block.

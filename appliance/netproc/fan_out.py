@@ -32,6 +32,7 @@ import zmq
 from appliance.channels.connection_channel import (
     DESCRIPTOR,
     HALF_WAITS_MS,
+    LANE,
     Assignment,
     Hello,
     Load,
@@ -97,6 +98,7 @@ class FanOut:
         self._whole: list[tuple[Assignment, SocketType]] = []
         self._closed = AddressCounts()
         self._paused = False
+        self._sessions = 0
         self._is_unsent = False
         self._may_have_more = False
 
@@ -151,7 +153,7 @@ class FanOut:
             # It shook hands and went: a socket that never reconnects has nowhere to put this, and would wait.
             self._disconnect()
             return False
-        if self._paused:
+        if self._paused or self._sessions:
             self._report()
         self._may_have_more = True
         return True
@@ -185,6 +187,11 @@ class FanOut:
         if paused != self._paused:
             self._paused = paused
             self._report()
+
+    def report_sessions(self, sessions: int) -> None:
+        """Tell the acceptor how many ZeroMQ sessions this process has."""
+        self._sessions = sessions
+        self._report()
 
     def statistics(self) -> FanOutStatistics:
         return FanOutStatistics(
@@ -243,7 +250,10 @@ class FanOut:
         # Family, kind and protocol are known: saying so saves three system calls. What `socket.socket` adds to this
         # type is nothing that we use, and takes as much again.
         family = socket.AF_INET6 if ":" in assignment.peer_host else socket.AF_INET
-        sock = SocketType(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
+        if assignment.listener == LANE:
+            sock = SocketType(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, descriptor)
+        else:
+            sock = SocketType(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
         sock.setblocking(False)
         self._whole.append((assignment, sock))
 
@@ -278,7 +288,8 @@ class FanOut:
             self._closed = AddressCounts()
             return
         try:
-            dealer.send(encode(Load(self._held.total, self._closed.by_host, self._paused)), zmq.NOBLOCK)
+            load = Load(self._held.total, self._closed.by_host, self._paused, self._sessions)
+            dealer.send(encode(load), zmq.NOBLOCK)
         except zmq.Again:
             self._is_unsent = True
         else:

@@ -23,4 +23,12 @@ def _wire(process: AgentProcess) -> NetworkAgent:
     fan_out = FanOut(
         process.wiring, process.role, process.generation, context=process.context, clock=process.clock
     )
-    return NetworkAgent(process, process.controller_link(), fan_out=fan_out)
+    agent = NetworkAgent(process, process.controller_link(), fan_out=fan_out)
+    if any(listener.is_tls for listener in process.settings.listeners):
+        agent.add_handshakes()
+    if process.settings.zeromq.listeners:
+        # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
+        from appliance.gateway.gateway import Gateway
+
+        agent.add_transport(Gateway)
+    return agent

@@ -6,6 +6,8 @@ into a buffer that stays in the cache and sending that is quicker for the two to
 waits in the kernel is memory, so only a client that has taken all it was sent before gets one. And of several who read
 backlogs at a time none does: then the processors are what all wait for, and sendfile asks less of them.
 
+An encrypted connection sends through `tls_stream`, and never through a function of this module that sees its socket.
+
 A client that does not read holds its own answers only: they stay in `out`, its socket is watched for EPOLLOUT, and
 the processor stops cutting its frames when too many of its requests are unanswered, or too large answers unread.
 """
@@ -89,6 +91,11 @@ def flush(connection: Connection) -> int:
         OSError: the peer is gone.
         StorageFault: a segment ended before the bytes that were promised; the connection must be closed.
     """
+    tls = connection.tls
+    return _flush_plain(connection) if tls is None else tls.flush(connection)
+
+
+def _flush_plain(connection: Connection) -> int:
     out, sock = connection.out or [], connection.sock
     takes_copies = connection.is_local and connection.was_sent_records
     sent_bytes = 0
@@ -210,7 +217,7 @@ def _send_copies(sock: SocketType, out: list[Piece], records: FilePiece) -> tupl
         gathered = _gather(out, read)
         wanted = sum(map(len, gathered))
         count = sock.sendmsg(gathered)
-    _leave(out, count)
+    leave(out, count)
     return count, wanted
 
 
@@ -270,7 +277,7 @@ def _gather(out: list[Piece], records: memoryview) -> list[bytes | memoryview]:
     return gathered
 
 
-def _leave(out: list[Piece], count: int) -> None:
+def leave(out: list[Piece], count: int) -> None:
     """So many bytes of the next pieces of `out` have left."""
     while count:
         piece = out[-1]

@@ -14,13 +14,16 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from socket import SocketType
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
+from appliance.config.sections.listeners import host_and_port
 from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
@@ -34,6 +37,7 @@ from appliance.ipc.process_table import (
 from appliance.journal import Burst, RateLimited
 from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.connections import Connections
+from appliance.netproc.encrypted_stream import EncryptedStream
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.memory_relief import MemoryRelief
@@ -45,17 +49,26 @@ from appliance.requests.coordinator_line import ANSWER_NS
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
-from appliance.requests.questions import Questions
+from appliance.requests.questions import ControllerRequests
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
-from appliance.requests.worker_lines import WorkerLines
+from appliance.requests.transport import Transport, TransportHost
+from appliance.requests.worker_lines import WorkerClient
+
+if TYPE_CHECKING:
+    from appliance.lane.lanes import Lanes
+    from appliance.netproc.tls_handshakes import Handshakes
+    from appliance.netproc.tls_stream import TlsStream
 
 _log: Final = logging.getLogger(__name__)
 
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 _HUNG_UP: Final = select.EPOLLRDHUP
+# The same as _IN. An encrypted connection waits for both, so that its events are unusual ones: what it needs beside
+# reading costs the others no look.
+_IN_TLS: Final = select.EPOLLIN | select.EPOLLRDNORM
 SWEEP_PARTS: Final = 4
 SWEEP_MAX_NS: Final = 20_000_000_000
 """Pool pages that nobody uses go back to the system within this time, however long connections may be idle."""
@@ -86,7 +99,8 @@ class NetworkAgent:
         self._fan_out = fan_out
         self._clock = clock
         self._settings = settings
-        self._tells_arrival_address = settings.tells_arrival_address
+        self._listeners = {each.name: each for each in settings.listeners}
+        self._main_listener = settings.main_listener
         self._cells = attachment.row.cells
         self._connections = Connections()
         self._cycle = process.cycle
@@ -115,7 +129,7 @@ class NetworkAgent:
         )
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
-        self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
+        self._lines = WorkerClient(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(
             attachment, partitions_max=settings.network.waiting_fetch_partitions_max
         )
@@ -128,7 +142,7 @@ class NetworkAgent:
             give=self._pool.give,
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
-        self._questions = Questions(controller, self._cycle.timers)
+        self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
         directories = {slot: settings.log_directories(slot) for slot in range(settings.slots)}
@@ -168,9 +182,55 @@ class NetworkAgent:
         self._draining_until_ns: int | None = None
         self._running = True
         self._sweeping = False
+        self._second: Transport | None = None  # clients that do not come by TCP
+        self._lanes: Lanes | None = None  # in `_second`, too
+        self._handshakes: Handshakes | None = None  # where a listener has TLS
         self._cycle.add_inbox(fan_out)
         self._cycle.add_inbox(self._long)
+        self._cycle.add_inbox(self)
         self._epoll.register(fan_out.fileno(), _IN)
+
+    def add_transport(self, transport: Callable[[TransportHost], Transport]) -> None:
+        """Serve the clients of a second transport, too. Call it before `run`."""
+        self._second = transport(self._transport_host())
+
+    def _transport_host(self) -> TransportHost:
+        return TransportHost(
+            self._process,
+            self._cycle,
+            self._pool,
+            self._apis,
+            is_ready=lambda: self._attachment.image.version > 0,
+            end_requests=self._end_requests,
+            say_closed=self._say_closed,
+            report_sessions=self._fan_out.report_sessions,
+            tidy=self._tidy,
+        )
+
+    def _add_lane(self, assignment: Assignment, sock: SocketType) -> None:
+        """Take a client with a lane. Until the first one comes a turn pays nothing for them."""
+        if self._lanes is None:
+            from appliance.lane.lanes import Lanes
+            from appliance.lane.pair import Pair
+
+            self._lanes = Lanes(self._transport_host(), lambda host: self._fan_out.report_closed((host,)))
+            self._second = self._lanes if self._second is None else Pair(self._lanes, self._second)
+        self._lanes.add(assignment, sock)
+
+    def add_handshakes(self) -> None:
+        """Serve the listeners that have TLS. Call it before `run`."""
+        from appliance.netproc.tls_handshakes import Handshakes
+        from appliance.tls.certificates import Certificates
+
+        tls = self._settings.ssl
+        self._handshakes = Handshakes(
+            tls,
+            Certificates(tls, self._clock, self._process.warn),
+            cycle=self._cycle,
+            clock=self._clock,
+            done=self._add_encrypted,
+            failed=self._handshake_failed,
+        )
 
     # The cycle
 
@@ -221,10 +281,22 @@ class NetworkAgent:
             self._send_answered()
             # An answer that left may have let its connection's next requests in.
             lines.publish()
+            if self._draining_until_ns is not None:
+                self._drain()  # who was answered just now has nothing under way
         self._purgatory.publish()
 
+    def is_empty(self) -> bool:
+        """Inbox: whether the end of the last turn has left nothing to be sent or said.
+
+        A send may begin what waited for it, and close a connection.
+        """
+        return not (self._answered or self._closed_hosts or self._coordinator.has_unsaid)
+
     def _unusual(self, connection: Connection, mask: int) -> None:
-        """Room to send again, or the peer is gone."""
+        """Room to send again, or the peer is gone; or any event of an encrypted connection."""
+        if connection.tls is not None:
+            self._on_encrypted(connection, connection.tls, mask)
+            return
         if mask & ~(_IN | _OUT | _HUNG_UP):
             self._close(connection)
             return
@@ -237,6 +309,22 @@ class NetworkAgent:
         if mask & _IN and not connection.closed:
             self._read(connection)
 
+    def _on_encrypted(self, connection: Connection, tls: EncryptedStream, mask: int) -> None:
+        """`_unusual` and `_read` of a connection that may have decrypted bytes of which epoll knows nothing."""
+        if mask & ~(_IN_TLS | _OUT | _HUNG_UP):
+            self._close(connection)
+            return
+        if mask & _HUNG_UP and connection.held and self._hung_up(connection):
+            return
+        if connection.out:
+            self._send(connection)
+        if self._may_resume(connection):
+            self._resume(connection)
+        if (mask & _IN or tls.has_more) and not connection.closed and not connection.starved:
+            self._read(connection)
+        if not connection.closed:
+            self._watch(connection)
+
     def _rarely(self) -> None:
         """What is nothing to do in most turns: a few looks at words of our own."""
         if self._controller.wants_look:
@@ -245,10 +333,15 @@ class NetworkAgent:
             self._accept()
         if self._intake.starved:
             self._relief.feed()
-        if self._coordinator.wants_turn:
-            self._coordinator.turn()
         if self._long.wants_turn:
             self._long.run()
+        if self._handshakes is not None and not self._handshakes.is_empty():
+            self._handshakes.turn()
+        if self._second is not None:
+            self._second.turn(may_read=not self._lines.congested)
+        # Behind all who may have asked the coordinator: it is woken for that before we sleep.
+        if self._coordinator.wants_turn:
+            self._coordinator.turn()
         if self._closed_hosts:
             self._fan_out.report_closed(self._closed_hosts)
             self._closed_hosts = []
@@ -267,6 +360,10 @@ class NetworkAgent:
             self._controller.wants_look = True
         elif descriptor == self._fan_out.fileno():
             self._accept()
+        elif self._handshakes is not None and self._handshakes.on_ready(descriptor):
+            pass
+        elif self._second is not None:
+            self._second.on_ready(descriptor)
 
     # Connections
 
@@ -277,29 +374,82 @@ class NetworkAgent:
                 sock.close()
                 self._closed_hosts.append(assignment.peer_host)
                 continue
+            if assignment.listener == LANE:
+                self._add_lane(assignment, sock)
+                continue
+            if self._listeners[assignment.listener].is_tls:
+                assert self._handshakes is not None
+                self._handshakes.begin(assignment, sock)
+                continue
             local_host = sock.getsockname()[0]
-            connection = Connection(
-                sock,
-                connection_id=assignment.connection_id,
-                slot=assignment.slot,
-                listener=sys.intern(assignment.listener),
-                peer_host=sys.intern(assignment.peer_host),  # many are of few
-                peer_port=assignment.peer_port,
-                now_ns=now_ns,
-                is_local=local_host == assignment.peer_host,
-                told_host=arrival_host(local_host) if self._tells_arrival_address else None,
-            )
+            connection = self._connection(assignment, sock, local_host, now_ns)
+            connection.is_local = local_host == assignment.peer_host
             if connection.is_local:
                 unpace(sock)
             self._connections.add(connection)
             connection.mask = _IN
             self._epoll.register(connection.fd, _IN)
+        self._count_connections(now_ns)
+
+    def _connection(
+        self,
+        assignment: Assignment,
+        sock: SocketType,
+        local_host: str,
+        now_ns: int,
+        tls: TlsStream | None = None,
+    ) -> Connection:
+        listener = self._listeners[assignment.listener]
+        is_main = listener is self._main_listener
+        told_host = None if is_main else listener.client_host
+        if listener.tells_arrival_address:
+            told_host = arrival_host(local_host)
+        return Connection(
+            sock,
+            connection_id=assignment.connection_id,
+            slot=assignment.slot,
+            listener=sys.intern(assignment.listener),
+            peer_host=sys.intern(assignment.peer_host),  # many are of few
+            peer_port=assignment.peer_port,
+            now_ns=now_ns,
+            told_host=told_host,
+            told_port=None if is_main else listener.client_port,
+            tls=tls,
+        )
+
+    def _add_encrypted(self, assignment: Assignment, stream: TlsStream, principal: str) -> None:
+        """Take a connection whose TLS handshake is done."""
+        now_ns = self._clock.monotonic_ns()
+        connection = self._connection(
+            assignment, cast(SocketType, stream), stream.local_host(), now_ns, stream
+        )
+        connection.principal = sys.intern(principal)
+        self._connections.add(connection)
+        # The first request may have come with the end of the handshake: the first event is room to send.
+        connection.mask = _IN_TLS | _OUT
+        self._epoll.register(connection.fd, connection.mask)
+        self._count_connections(now_ns)
+
+    def _handshake_failed(self, assignment: Assignment, why: str | None) -> None:
+        """Note a connection that was closed before it was one."""
+        self._closed_hosts.append(assignment.peer_host)
+        if why is not None:
+            self._cells[ERRORS] += 1
+            where = host_and_port(assignment.peer_host, assignment.peer_port)
+            self._say_closed(
+                f"connection {assignment.connection_id} from {where} on {assignment.listener} closed: {why}"
+            )
+
+    def _count_connections(self, now_ns: int) -> None:
         self._cells[CONNECTIONS] = len(self._connections)
         if self._connections and not self._sweeping:
             self._sweep_later(now_ns)
 
     def _close(self, connection: Session) -> None:
-        assert isinstance(connection, Connection)
+        if not isinstance(connection, Connection):
+            assert self._second is not None
+            self._second.end(connection)
+            return
         if connection.closed:
             return
         connection.closed = True
@@ -308,27 +458,34 @@ class NetworkAgent:
         self._intake.release(connection)
         self._relief.owed_bytes -= connection.owed_bytes
         abandon(connection)
-        if connection.queue:
-            self._lines.drop_connection(connection.connection_id)
-        for pending in list(connection.queue or ()):
+        self._end_requests(connection)
+        connection.sock.close()
+        self._cells[CONNECTIONS] = len(self._connections)
+        self._closed_hosts.append(connection.peer_host)
+
+    def _end_requests(self, session: Session) -> None:
+        """Drop what a session has asked for that has ended."""
+        if session.queue:
+            self._lines.drop_connection(session.connection_id)
+        for pending in list(session.queue or ()):
             # Without this assignment the request and its handler would refer to each other until the collector runs.
             drop, pending.drop = pending.drop, None
             if drop is not None:
                 drop()
-        if connection.queue:
-            self._coordinator.leave(connection)
-        connection.queue = None
-        self._answered.discard(connection)
-        connection.sock.close()
-        self._cells[CONNECTIONS] = len(self._connections)
-        self._closed_hosts.append(connection.peer_host)
+        if session.queue:
+            self._coordinator.leave(session)
+        session.queue = None
+        self._answered.discard(session)
 
     def _refuse(self, pending: Request, why: str) -> None:
         self._fault(pending.session, why)
 
     def _fault(self, connection: Session, why: str) -> None:
         """Log one line and close the connection. No other connection is affected."""
-        assert isinstance(connection, Connection)
+        if not isinstance(connection, Connection):
+            assert self._second is not None
+            self._second.fault(connection, why)
+            return
         if not connection.closed:
             self._cells[ERRORS] += 1
             self._say_closed(f"{connection} closed: {why}")
@@ -339,6 +496,10 @@ class NetworkAgent:
 
     def _contain(self, connection: Session, error: Exception) -> None:
         """A request could not be served, by its client's fault or by a defect of ours: its connection alone pays."""
+        if not isinstance(connection, Connection):
+            assert self._second is not None
+            self._second.contain(connection, error)
+            return
         if isinstance(error, ClientFault):
             self._fault(connection, str(error))
         else:
@@ -362,6 +523,8 @@ class NetworkAgent:
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
         mask = 0 if connection.muted or connection.starved else _IN
+        if mask and connection.tls is not None:
+            mask = _IN_TLS | _OUT if connection.tls.has_more else _IN_TLS
         if connection.held and not connection.hung_up:
             mask |= _HUNG_UP
         if connection.out or self._may_resume(connection):
@@ -398,6 +561,8 @@ class NetworkAgent:
     def _read_again(self, connection: Connection) -> None:
         self._watch(connection)
         self._read(connection)
+        if connection.tls is not None and not connection.closed:
+            self._watch(connection)  # decrypted bytes may be left
 
     def _cut(self, connection: Connection) -> None:
         """Serves the whole frames that are there, as many as fit into a turn; the others wait for the next."""
@@ -464,9 +629,12 @@ class NetworkAgent:
         connection = pending.session
         if connection.closed:
             return
-        assert isinstance(connection, Connection)
         head, *_ = answer
         owed_bytes = len(head) if isinstance(head, bytes) else 0
+        if not isinstance(connection, Connection):
+            assert self._second is not None
+            self._second.owe(connection, owed_bytes)
+            return
         relief = self._relief
         relief.owed_bytes += owed_bytes
         connection.owed_bytes += owed_bytes
@@ -479,8 +647,11 @@ class NetworkAgent:
     def _send_answered(self) -> None:
         answered, self._answered = self._answered, set()
         for session in answered:
-            assert isinstance(session, Connection)
-            self._send(session)
+            if isinstance(session, Connection):
+                self._send(session)
+            else:
+                assert self._second is not None
+                self._second.send(session)
 
     def _send(self, connection: Connection) -> None:
         if connection.closed:
@@ -519,10 +690,13 @@ class NetworkAgent:
         for connection in self._connections.all():
             if now_ns - connection.last_active_ns > idle_ns and (connection.out or not connection.queue):
                 self._close(connection)
-        self._pool.trim()
-        self._forget_deleted()
+        self._tidy()
         if self._connections:
             self._sweep_later(now_ns)
+
+    def _tidy(self) -> None:
+        self._pool.trim()
+        self._forget_deleted()
 
     def _forget_deleted(self) -> None:
         image = self._routes.image
@@ -543,6 +717,8 @@ class NetworkAgent:
         self._coordinator.stop()
         for connection in self._long.unfinished():
             self._close(connection)
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._send_answered()  # before the look at who has nothing under way
         self._drain()
 
@@ -582,12 +758,15 @@ class NetworkAgent:
             elif not connection.muted:
                 connection.muted = True
                 self._watch(connection)
-        if not self._connections:
+        is_second_done = self._second is None or self._second.drain(late=late)
+        if is_second_done and not self._connections:
             self._running = False
 
     def _end(self) -> None:
         for connection in self._connections.all():
             self._close(connection)
+        if self._second is not None:
+            self._second.close()
         self._files.close()
         self._fan_out.close()
         self._controller.close()

@@ -4,6 +4,7 @@
     permit         PERMIT_TRANSACTION on the owner's ring → answered → done
     write_marker   WRITE_MARKER on the owner's ring → the owner makes and appends the marker → answered → done
     read           FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+                   if they fail a checksum: LOG_DAMAGED on the owner's ring, and done(the error): read again later
 
 The owner takes what one process asks in the order of the calls. So a permit that was asked for before a marker never
 outlives it.
@@ -37,17 +38,20 @@ from appliance.channels.request_channel import (
     NOTICE_ID,
     REQUEST_ID,
     REQUEST_ID_LIMIT,
+    Op,
+    ProduceFlag,
     Request,
     RequestFlag,
     fetch_request,
     marker_request,
+    partition_request,
     permit_request,
     produce_request,
 )
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.cluster import TopicPartition
-from appliance.errors import HostFault
+from appliance.errors import CorruptFile, HostFault
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
@@ -63,6 +67,7 @@ _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _LONE: Final = int(RequestFlag.LONE)
 _COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
 _TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
+_NAMED: Final = int(ProduceFlag.NAMED)
 _ACKS_ALL: Final = -1
 _PRODUCE_VERSION: Final = 9
 
@@ -98,10 +103,13 @@ class _Append:
 
 
 class _Reading:
-    __slots__ = ("done", "files_version", "place")
+    __slots__ = ("done", "files_version", "offset", "place")
 
-    def __init__(self, place: LogPlace, files_version: int, done: Callable[[Read], None]) -> None:
+    def __init__(
+        self, place: LogPlace, offset: int, files_version: int, done: Callable[[Read], None]
+    ) -> None:
         self.place = place
+        self.offset = offset
         self.files_version = files_version
         self.done = done
 
@@ -185,6 +193,8 @@ class PartitionAccess:
         flags = _LONE if self._is_lone() else 0
         if origin is AppendOrigin.COORDINATOR:
             flags |= _COORDINATOR_ORIGIN
+        else:
+            flags |= _NAMED  # this process knows whose transaction it is
         if transaction_verified:
             flags |= _TRANSACTION_VERIFIED
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
@@ -278,16 +288,26 @@ class PartitionAccess:
         )
         if not writer.put(*fetch):
             return False
-        self._waiting[identity] = _Reading(place, files_version, done)
+        self._waiting[identity] = _Reading(place, offset, files_version, done)
         self._touched.add(place.worker)
         return True
 
     def publish(self) -> None:
         """Make what was asked visible, and wake the workers that sleep."""
+        self.show()
+        self.wake()
+
+    def show(self) -> None:
+        """Make what was asked visible. `wake` must follow, because the workers that sleep do not see it."""
         for worker in self._touched:
             writer = self._attachment.outbound.get(worker)
             if writer is not None:
                 writer.publish()
+
+    def wake(self) -> None:
+        """Wake the workers to which something was shown."""
+        for worker in self._touched:
+            if worker in self._attachment.outbound:
                 self._attachment.bells[worker].ring()
         self._touched.clear()
 
@@ -350,8 +370,17 @@ class PartitionAccess:
         if table.files_version(place.row) != reading.files_version or not self.serves(place):
             return Read(replaced=True)
         if fault is not None:
+            if isinstance(fault, CorruptFile):
+                self._report_damage(place, reading.offset)
             return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
         return Read(chunks, path, high_watermark, log_start)
+
+    def _report_damage(self, place: LogPlace, offset: int) -> None:
+        """Have the owner repair the log. Without room on the ring nothing is sent: the next read finds it again."""
+        request = partial(
+            partition_request, Op.LOG_DAMAGED, row=place.row, incarnation=place.incarnation, offset=offset
+        )
+        self._ask(place, request, lambda _: None)
 
     def statistics(self) -> dict[str, int]:
         return {"under_way": len(self._waiting)}

@@ -37,7 +37,7 @@ from appliance.partition_host.listener import PartitionListener
 
 _LOOK, _SURVEY, _SURVEYED = int(CleanerOp.LOOK), int(CleanerOp.SURVEY), int(CleanerOp.SURVEYED)
 _SWAP, _SWAPPED = int(CleanerOp.SWAP), int(CleanerOp.SWAPPED)
-_DONE = int(CleanerFlag.DONE)
+_DONE, _WAITS = int(CleanerFlag.DONE), int(CleanerFlag.WAITS)
 ANYWHERE: Final = 0xFFFF_FFFF
 """The row of a LOOK that concerns no row that is held: partitions were removed."""
 
@@ -68,13 +68,19 @@ Copy = TypeVar("Copy", bound=Compacted)
 
 
 class Survey(NamedTuple):
-    """SURVEYED's words: offsets, the largest timestamp of the active segment's first batch, cuts; the log directory."""
+    """SURVEYED's flags and words: offsets, the largest timestamp of the active segment's first batch, cuts; the log
+    directory."""
 
+    flags: int
     log_start: int
     uncleanable: int
     active_first_ms: int
     cuts: int
     directory: int
+
+
+_NOT_HELD: Final = Survey(0, 0, 0, 0, 0, 0)
+_NOT_KNOWN: Final = Survey(_WAITS, 0, 0, 0, 0, 0)
 
 
 class Compaction(Generic[Copy]):
@@ -154,9 +160,8 @@ class Compaction(Generic[Copy]):
             copy = held_at(row)
             held = copy if copy is not None and copy.incarnation == incarnation else None
             if op == _SURVEY:
-                found = None if held is None else self._survey(held)
-                words = (0, 0, 0, 0, 0) if found is None else found
-                answer = (_SURVEYED, 0 if found is None else _DONE, 0, row, incarnation, *words, 0)
+                flags, *words = _NOT_HELD if held is None else self._survey(held)
+                answer = (_SURVEYED, flags, 0, row, incarnation, *words, 0)
             elif op == _SWAP:
                 done = held is not None and self._swap(held, message)
                 answer = (_SWAPPED, _DONE if done else 0, 0, row, incarnation, 0, 0, 0, 0, 0, 0)
@@ -168,17 +173,21 @@ class Compaction(Generic[Copy]):
         writer.publish()
         self._attachment.bells[CLEANER].ring()
 
-    def _survey(self, copy: Copy) -> Survey | None:
-        """Return how far a log may be cleaned; None where nothing can be said now."""
+    def _survey(self, copy: Copy) -> Survey:
+        """Return how far a log may be cleaned, as far as that can be said now."""
         try:
             stable_offset = copy.cleanable_to(now_ms=self._clock.now_ms())
             if stable_offset is None:
-                return None
+                return _NOT_KNOWN
             found = copy.log.bounds(stable_offset)
         except StorageFault as fault:
             self._listener.refused(copy, fault)
-            return None
-        return Survey(found.log_start, found.uncleanable, found.active_first_ms, found.cuts, copy.directory)
+            return _NOT_KNOWN
+        # An open transaction, or a replica that lags, holds closed segments back. Its end closes none.
+        flags = _DONE | _WAITS if found.uncleanable < copy.log.active_base_offset else _DONE
+        return Survey(
+            flags, found.log_start, found.uncleanable, found.active_first_ms, found.cuts, copy.directory
+        )
 
     def _swap(self, copy: Copy, message: tuple[Any, ...]) -> bool:
         """Put the files that the cleaner has prepared into the place of the segments of a SWAP. Return if it was done.

@@ -8,7 +8,7 @@ cannot be opened is reported to the controller and stays in `unopened`, to be tr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
@@ -124,6 +124,16 @@ class CopyHolder(ABC, Generic[Held]):
     def obey(self, command: Assign) -> Assigned | None:
         """Carry `command` out. Return None when its controller epoch is old (nothing has changed then), or when the
         process was told to stop in the middle: what was not reached is neither held nor `unopened`."""
+        steps = self.steps(command)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                done: Assigned | None = end.value
+                return done
+
+    def steps(self, command: Assign) -> Generator[None, None, Assigned | None]:
+        """Carry `command` out as `obey` does, and pause before each log that is opened."""
         if command.controller_epoch < self.controller_epoch:
             self.warn(
                 f"rejected a command of controller epoch {command.controller_epoch}, which is older than"
@@ -150,6 +160,7 @@ class CopyHolder(ABC, Generic[Held]):
             self._attempt(failures, name, partial(self._remove, name, topic_id))
         before: AssignedPartition | None = None
         for told in command.partitions:
+            yield
             if not self._listener.before_opening():
                 return None
             assigned = before = told if before is None else _sharing(told, before)

@@ -13,6 +13,7 @@ removals and slices of moves run on others.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -88,7 +89,11 @@ class PartitionHost(PartitionListener[Held], ABC):
             cycle.timers, clock, settings=broker, eventfd=attachment.doorbell.eventfd, warn=process.warn
         )
         self.publisher = StatePublisher(
-            process.after_ms, clock, interval_ms=broker.reader_state_interval_ms, warn=self.complain
+            process.after_ms,
+            clock,
+            interval_ms=broker.reader_state_interval_ms,
+            warn=self.complain,
+            processor_ns=time.thread_time_ns,
         )
         self.checkpoints = Checkpoints(
             cycle.timers,

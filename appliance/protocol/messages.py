@@ -29,7 +29,7 @@ from appliance.protocol.message_codec import (
     reader_for,
     writer_for,
 )
-from appliance.protocol.primitives import Cursor, skip_tagged_fields
+from appliance.protocol.primitives import ELEMENTS_MAX, Cursor, skip_tagged_fields
 from appliance.protocol.schema import structure_of
 
 _OWN_CODEC = (ApiKey.PRODUCE, ApiKey.FETCH)
@@ -136,9 +136,23 @@ def encode_request(
     return bytes(out)
 
 
-def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
-    """(correlation id, response) of a whole response frame, as a client reads it."""
+def encode_request_body(api_key: int, version: int, request: Any) -> bytes:
+    """A request without its header."""
+    out = bytearray()
+    _request_writer(api_key, version)(out, request)
+    return bytes(out)
+
+
+def decode_response(
+    api_key: int, version: int, frame: memoryview, *, elements_max: int = ELEMENTS_MAX
+) -> tuple[int, Any]:
+    """(correlation id, response) of a whole response frame, as a client reads it.
+
+    Raises:
+        MalformedFrame: it does not parse, or declares more than `elements_max` elements, or than it can hold.
+    """
     cursor = Cursor(frame, SIZE.size, len(frame))
+    cursor.elements_left = elements_max
     correlation_id = cursor.int32()
     if ApiKey(api_key).response_header_version(version) == 1:
         cursor.position = skip_tagged_fields(frame, cursor.position, cursor.end)

@@ -250,7 +250,7 @@ class Cursor:
     def _spend(self, elements: int) -> None:
         self.elements_left -= max(elements, 0)
         if self.elements_left < 0:
-            raise MalformedFrame(f"more than {ELEMENTS_MAX} elements in one request")
+            raise MalformedFrame("more elements than one message may have")
 
 
 def _present(value: str | None, what: str) -> str:

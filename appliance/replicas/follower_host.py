@@ -161,7 +161,7 @@ class FollowerHost(PartitionHost[Follower]):
             return holder.obey(command)
         if self._followers is not None and self._followers.will_flush(command):
             self._durable.begin()
-        done = behind_others(lambda: holder.obey(command), meanwhile=self.run_state.overhear)
+        done = behind_others(holder.steps(command), meanwhile=self.run_state.overhear)
         return done if self.run_state.is_running else None
 
     def _assigned(self, partitions: list[Follower], *, removed: bool) -> None:

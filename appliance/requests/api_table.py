@@ -13,8 +13,9 @@ A key has one scope, unless its row has a `route`, which looks at the request: I
 for a coordinator, and without one for the controller, which gives out producer ids. TxnOffsetCommit is for the group's
 coordinator, behind a question to the transaction's (`transactional_commits`).
 
-Nothing authorizes or throttles yet. `acl` names what Apache Kafka 4.3 checks first, and leaves the request without an
-effect if it is denied (`KafkaApis.scala`, `ControllerApis.scala`); ResourceType.ANY stands for what the request names.
+`acl` names what Apache Kafka 4.3 checks first, and leaves the request without an effect if it is denied
+(`KafkaApis.scala`, `ControllerApis.scala`); ResourceType.ANY stands for what the request names. `guards` checks it,
+and the rest, where an authorizer is configured. Nothing throttles yet.
 The same part in Apache Kafka: the `match` of `KafkaApis.handle`.
 """
 
@@ -30,9 +31,12 @@ from appliance.protocol.group_requests import has_transactional_id
 from appliance.requests.local_handlers.alter_configs import alter_configs
 from appliance.requests.local_handlers.alter_partition_reassignments import alter_partition_reassignments
 from appliance.requests.local_handlers.api_versions import api_versions
+from appliance.requests.local_handlers.create_acls import create_acls
 from appliance.requests.local_handlers.create_partitions import create_partitions
 from appliance.requests.local_handlers.create_topics import create_topics
+from appliance.requests.local_handlers.delete_acls import delete_acls
 from appliance.requests.local_handlers.delete_topics import delete_topics
+from appliance.requests.local_handlers.describe_acls import describe_acls
 from appliance.requests.local_handlers.describe_cluster import describe_cluster
 from appliance.requests.local_handlers.describe_configs import describe_configs
 from appliance.requests.local_handlers.describe_quorum import describe_quorum
@@ -53,11 +57,11 @@ from appliance.requests.log_handlers.describe_producers import DescribeProducers
 from appliance.requests.log_handlers.fetch import FetchHandler
 from appliance.requests.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.requests.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
-from appliance.requests.log_handlers.owners_asked import AsksOwners
+from appliance.requests.log_handlers.partitioned import PartitionedHandler
 from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.log_handlers.write_txn_markers import WriteTxnMarkersHandler
 
-PartitionHandler = type[ProduceHandler] | type[FetchHandler] | type[AsksOwners]
+PartitionHandler = type[ProduceHandler] | type[FetchHandler] | type[PartitionedHandler]
 
 
 class Scope(Enum):
@@ -175,6 +179,9 @@ API_TABLE: Final[tuple[Api, ...]] = (
     Api(ApiKey.WRITE_TXN_MARKERS, _PARTITION, WriteTxnMarkersHandler, _ALTER_CLUSTER),
     # Behind it READ on the group and on each topic.
     Api(ApiKey.TXN_OFFSET_COMMIT, _COORDINATOR, None, _WRITE_TRANSACTION),
+    Api(ApiKey.DESCRIBE_ACLS, _LOCAL, describe_acls, _DESCRIBE_CLUSTER),
+    Api(ApiKey.CREATE_ACLS, _CONTROLLER, create_acls, _ALTER_CLUSTER),
+    Api(ApiKey.DELETE_ACLS, _CONTROLLER, delete_acls, _ALTER_CLUSTER),
     Api(ApiKey.DESCRIBE_CONFIGS, _LOCAL, describe_configs, _DESCRIBE_CONFIGS),
     Api(ApiKey.ALTER_CONFIGS, _CONTROLLER, alter_configs, _ALTER_CONFIGS),
     Api(ApiKey.ALTER_REPLICA_LOG_DIRS, _PARTITION, AlterReplicaLogDirsHandler, _ALTER_CLUSTER),

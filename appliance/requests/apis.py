@@ -29,27 +29,26 @@ from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Route, Scope
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
+from appliance.requests.guards.guarding import Begin, Denied, Guarding
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.fetch import LARGE_BYTES, FetchHandler
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
-from appliance.requests.log_handlers.owners_asked import AsksOwners
+from appliance.requests.log_handlers.partitioned import PartitionedHandler
 from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
+from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.transaction_questions import TransactionQuestions
 from appliance.requests.transactional_commits import TransactionalCommits
-from appliance.requests.worker_lines import WorkerLines
-
-Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
-"""Takes a request: its place in the session, the frame's view, the header, and where in the view the frame starts and
-ends."""
+from appliance.requests.worker_lines import WorkerClient
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -76,7 +75,7 @@ class Apis:
         directories: dict[int, tuple[Path, ...]],
         files: SegmentFiles,
         pool: BufferPool,
-        lines: WorkerLines,
+        lines: WorkerClient,
         purgatory: PurgatoryLine,
         coordinator: CoordinatorLines,
         long: LongRequests,
@@ -93,6 +92,12 @@ class Apis:
         self._finish = finish
         self._coordinator = coordinator
         self._long = long
+        rights = Rights(routes, settings) if settings.access.checks else None
+        guarding: Guarding | None = None
+        if rights is not None:
+            guarding = Guarding(rights, routes, long=long, timers=timers, finish=finish_owed)
+            coordinator.answer_through(guarding.amending)
+        self._rights = rights
         questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
             routes,
@@ -101,6 +106,7 @@ class Apis:
             leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
             finish=finish,
             refuse=refuse,
+            rights=rights,
         )
         self._fetch = FetchHandler(
             routes,
@@ -119,6 +125,7 @@ class Apis:
             max_bytes=settings.broker.fetch_max_bytes,
             partitions_max=settings.broker.max_partitions,
             complain=complain,
+            rights=rights,
         )
         self._local = LocalRequests(
             settings,
@@ -130,10 +137,17 @@ class Apis:
             partitions=table,
             clock=clock,
             finish=finish_owed,
+            guarding=guarding,
         )
         log_dirs = LogDirs(directories, attachment, lines)
         commits = TransactionalCommits(
-            routes, coordinator, questions, pool=pool, finish=finish_owed, refuse=refuse
+            routes,
+            coordinator,
+            questions,
+            workers=lines,
+            pool=pool,
+            finish=finish_owed if guarding is None else guarding.amending(finish_owed),
+            refuse=refuse,
         )
 
         def begin_of(api: Api) -> Begin:
@@ -150,7 +164,7 @@ class Apis:
                 return self._begin_produce
             if api.handler is FetchHandler:
                 return self._begin_fetch
-            kind = cast(type[AsksOwners], api.handler)
+            kind = cast(type[PartitionedHandler], api.handler)
             handler = kind(
                 routes,
                 lines,
@@ -160,10 +174,15 @@ class Apis:
                 pool=pool,
                 finish=finish_owed,
                 resume=long.resume,
+                guarding=guarding,
             )
-            return _in_pieces(handler, long)
+            return _in_pieces(handler, long, finish_owed)
 
         self._begin: dict[int, Begin] = {int(api.key): begin_of(api) for api in API_TABLE}
+        if guarding is not None:
+            for api in API_TABLE:
+                if api.scope is Scope.COORDINATOR or api.route is not None:
+                    self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
 
     def _begin_produce(
         self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
@@ -215,6 +234,9 @@ class Apis:
             MalformedFrame: it does not parse.
         """
         view = block.view
+        if self._rights is not None:
+            self._rights.refresh()
+            session.rights_version = self._rights.version
         memo = session.produce_memo
         # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
         if (
@@ -274,9 +296,15 @@ class Apis:
         return request
 
 
-def _in_pieces(handler: AsksOwners, long: LongRequests) -> Begin:
+def _in_pieces(handler: PartitionedHandler, long: LongRequests, finish: Finish) -> Begin:
+    def steps(pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
+        try:
+            yield from handler.begin(pending, view, position, end)
+        except Denied as denied:
+            yield from answering(finish, pending, denied.response)
+
     def begin(pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int) -> None:
         position = header.body_position
-        long.begin(pending, handler.begin(pending, view, position, end), end - position)
+        long.begin(pending, steps(pending, view, position, end), end - position)
 
     return begin

@@ -103,6 +103,7 @@ class CoordinatorLine:
         "_closed",
         "_finish",
         "_give",
+        "_is_full",
         "_next",
         "_owed",
         "_quiet_bytes",
@@ -135,6 +136,7 @@ class CoordinatorLine:
         self._owed: deque[int] = deque()
         self._closed: dict[int, None] = {}
         self._unseen = 0
+        self._is_full = False
         self._quiet_releases = 0
         self._quiet_bytes = 0
         self._reader = attachment.inbound.get(role)
@@ -191,6 +193,10 @@ class CoordinatorLine:
             writer.publish()
             self._wake()
 
+    def answer_through(self, wrap: Callable[[Finish], Finish]) -> None:
+        """Let every answer go through what `wrap` makes of the way that it takes now. Call it before `begin`."""
+        self._finish = wrap(self._finish)
+
     @property
     def is_waiting(self) -> bool:
         """Whether an answer is outstanding."""
@@ -205,6 +211,11 @@ class CoordinatorLine:
             or bool(self._closed)
             or (self._reader is not None and not self._reader.is_empty())
         )
+
+    @property
+    def has_unsaid(self) -> bool:
+        """Whether something was noted since the last turn; what found a full ring then waits for the next wake-up."""
+        return bool(self._unseen) or (bool(self._closed) and not self._is_full)
 
     def turn(self) -> None:
         """Takes the answers that have arrived, and makes visible what was placed."""
@@ -222,8 +233,7 @@ class CoordinatorLine:
         while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, 0, _NO_ADDRESS, 0):
             self._owed.popleft()
             self._quiet_releases += 1
-        if self._closed:
-            self._say_closed(writer)
+        self._is_full = bool(self._closed) and not self._say_closed(writer)
         writer.publish()
         if self._unseen or self._quiet_releases >= QUIET_RELEASES_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
             self._wake()

@@ -69,6 +69,12 @@ class CoordinatorLines:
         ]
         self._only: CoordinatorLine | None = self._lines[0] if processes == 1 else None
 
+    def answer_through(self, wrap: Callable[[Finish], Finish]) -> None:
+        """`CoordinatorLine.answer_through`, of every line."""
+        self._finish = wrap(self._finish)
+        for line in self._lines:
+            line.answer_through(wrap)
+
     def begin(self, pending: Request, view: memoryview, position: int, end: int, *, start: int) -> None:
         """Hand over the request whose frame is view[start:end] of its block, and whose body is at `position`.
 
@@ -178,6 +184,13 @@ class CoordinatorLines:
         if self._only is not None:
             return self._only.wants_turn
         return any(line.wants_turn for line in self._lines)
+
+    @property
+    def has_unsaid(self) -> bool:
+        """Whether the last turn has not shown a coordinator all that was noted."""
+        if self._only is not None:
+            return self._only.has_unsaid
+        return any(line.has_unsaid for line in self._lines)
 
     def turn(self) -> None:
         """Take the answers that have arrived, and make visible what was placed."""

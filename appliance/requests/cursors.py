@@ -40,15 +40,17 @@ _WINDOW_BYTES_MIN: Final = 4 * 1024
 _WINDOW_BYTES_MAX: Final = 64 * 1024
 
 
-Cut = tuple[int, int]
-"""Bytes of whole batches, and bytes of whole batches behind them that the next fetch may get."""
-NOTHING: Final = (0, 0)
+Cut = tuple[int, int, int]
+"""Bytes of whole batches, bytes of whole batches behind them that the next fetch may get, and the offset that the batch
+behind the first ones begins with: -1 where what is sent may end inside of a batch."""
+NOTHING: Final = (0, 0, -1)
 
 
 class Cursor:
     """A batch that begins at `position` of a segment; `entry` of the index is the last at or before it.
 
     `settled_below`: no transaction that was aborted has records between it and this offset; -1 where nobody has looked.
+    `has_aborted`: one has, somewhere: a read_committed fetch from here on reads the indexes of aborted transactions.
     `on_older_segment`: what may be read goes on in a later one; else it may by now.
     """
 
@@ -56,6 +58,7 @@ class Cursor:
         "directory",
         "entry",
         "files_version",
+        "has_aborted",
         "incarnation",
         "on_older_segment",
         "position",
@@ -73,6 +76,7 @@ class Cursor:
         position: int,
         entry: int,
         settled_below: int,
+        has_aborted: bool,
         on_older_segment: bool,
     ) -> None:
         self.incarnation = incarnation
@@ -82,6 +86,7 @@ class Cursor:
         self.position = position
         self.entry = entry
         self.settled_below = settled_below
+        self.has_aborted = has_aborted
         self.on_older_segment = on_older_segment
 
 
@@ -118,9 +123,9 @@ class Cursors:
 
         They are cut short by `max_bytes` and by nothing else. `NOTHING` where the owner has to be asked: near the end
         of the segment, of what is indexed and of what is readable, for a batch that is larger than `max_bytes`, and for
-        a `read_committed` reader where an aborted transaction may lie.
+        a `read_committed` reader where nobody knows whether aborted transactions lie.
         """
-        if read_committed:
+        if read_committed and not cursor.has_aborted:
             upper_bound = min(upper_bound, cursor.settled_below)
         files = self._files
         try:
@@ -147,6 +152,7 @@ class Cursors:
         length_bytes: int,
         upper_bound: int,
         settled_below: int,
+        has_aborted: bool = False,
         on_older_segment: bool = False,
     ) -> Cut:
         """Cuts what an owner found down to whole batches, and remembers what follows them.
@@ -154,7 +160,7 @@ class Cursors:
         All of `length_bytes` are left where there is no place to go on from.
         """
         if held.version & 1:
-            return length_bytes, 0
+            return length_bytes, 0, -1
         try:
             index = self._files.index_of(held, route, segment, directory)
             cursor = Cursor(
@@ -165,14 +171,35 @@ class Cursors:
                 position=position,
                 entry=_entry_before(index, position),
                 settled_below=settled_below,
+                has_aborted=has_aborted,
                 on_older_segment=on_older_segment,
             )
             cut = self._cut(
                 route, held, cursor, max_bytes=length_bytes, upper_bound=upper_bound, is_found=True
             )
         except (OSError, StorageFault, SegmentReplaced):
-            return length_bytes, 0
-        return cut if cut[0] else (length_bytes, 0)
+            return length_bytes, 0, -1
+        return cut if cut[0] else (length_bytes, 0, -1)
+
+    def end_offset(
+        self, route: PartitionRoute, held: SegmentFile, *, directory: int, segment: int, position: int
+    ) -> int:
+        """Return the first offset of a batch that begins at `position` or behind it, -1 where the index names none.
+
+        Source: `LogSegment.fetchUpperBoundOffset`.
+        """
+        if held.version & 1:
+            return -1
+        try:
+            index = self._files.index_of(held, route, segment, directory)
+            number = _entry_before(index, position - 1) + 1
+            window = os.pread(index, 2 * _ENTRY_BYTES, (number - 1) * _ENTRY_BYTES)
+            for at in range(len(window) // _ENTRY_BYTES):
+                if _ENTRY.unpack_from(window, at * _ENTRY_BYTES)[1] >= position:
+                    return _first_offset(held, segment, window, at)
+        except (OSError, StorageFault, SegmentReplaced):
+            pass
+        return -1
 
     def _cut(
         self,
@@ -213,13 +240,14 @@ class Cursors:
                 position=at,
                 entry=cursor.entry + count - 1,
                 settled_below=cursor.settled_below,
+                has_aborted=cursor.has_aborted,
                 on_older_segment=cursor.on_older_segment,
             ),
         )
         following = _entries_within(window, count, last=at + max_bytes, bound=bound)
         if following == count or _first_offset(held, base, window, following - 1) < 0:
-            return at - position, 0
-        return at - position, _ENTRY.unpack_from(window, (following - 1) * _ENTRY_BYTES)[1] - at
+            return at - position, 0, offset
+        return at - position, _ENTRY.unpack_from(window, (following - 1) * _ENTRY_BYTES)[1] - at, offset
 
     def _remember(self, place: tuple[int, int], cursor: Cursor) -> None:
         by_place = self._by_place

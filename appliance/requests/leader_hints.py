@@ -15,6 +15,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_response import FetchedPartition
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance.protocol.produce import ProduceResult
+from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
 
 MOVED: Final = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
@@ -24,12 +25,12 @@ _Told = TypeVar("_Told", ProduceResult, FetchedPartition)
 
 
 def with_hints(
-    routes: TopicRoutes, told: Sequence[_Told], told_host: str | None
+    routes: TopicRoutes, told: Sequence[_Told], session: Session
 ) -> tuple[list[_Told], list[NodeEndpoint]]:
     """Return what is told of partitions, those that have moved with their leader now; and where the leaders listen.
 
     Args:
-        told_host: the connection's host for every broker; None for the image's.
+        session: of the client, which is told the addresses of the listener that it came by.
     """
     hinted = [
         one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
@@ -37,7 +38,7 @@ def with_hints(
         else one
         for one in told
     ]
-    return hinted, endpoints_of(routes, [one.current_leader for one in hinted], told_host)
+    return hinted, endpoints_of(routes, [one.current_leader for one in hinted], session)
 
 
 def leader_hint(routes: TopicRoutes, topic: str | UUID, partition: int) -> CurrentLeader | None:
@@ -50,7 +51,7 @@ def leader_hint(routes: TopicRoutes, topic: str | UUID, partition: int) -> Curre
 
 
 def endpoints_of(
-    routes: TopicRoutes, hints: Iterable[CurrentLeader | None], told_host: str | None
+    routes: TopicRoutes, hints: Iterable[CurrentLeader | None], session: Session
 ) -> list[NodeEndpoint]:
     """Where the leaders listen, each once."""
     image = routes.image
@@ -58,7 +59,7 @@ def endpoints_of(
     if image is None or not wanted:
         return []
     return [
-        NodeEndpoint(s.node_id, told_host or s.host, s.port, s.rack)
-        for s in image.slots
+        NodeEndpoint(s.node_id, s.host, s.port, s.rack)
+        for s in map(session.told_of, image.slots)
         if s.node_id in wanted
     ]

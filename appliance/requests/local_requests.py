@@ -18,6 +18,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
 from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces, prepare
+from appliance.requests.guards.guarding import Denied, Guarding
 from appliance.requests.local_handlers.metadata import asked_by_id
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
 from appliance.requests.log_handlers.finish import Finish
@@ -32,11 +33,11 @@ LocalHandler = Callable[[Any, LocalView], Any]
 PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
 """Compiled before the first client asks; other codecs are compiled when they are first used."""
 
-_Question = tuple[int, int, bytes, str | None, str, int]
-"""What an answer is kept under: slot, version, body of the request, host that the client is told, its principal, and
-the version of the rights that the answer was made under."""
+_Question = tuple[int, int, bytes, str | None, int | None, str, int, str]
+"""What an answer is kept under: slot, version, body of the request, host and port that the client is told, its
+principal, the version of the rights that the answer was made under, and the client's host where rules may name it."""
 
-_RIGHTS_VERSION: Final = 5
+_RIGHTS_VERSION: Final = 6
 KEPT_ANSWERS_MAX = 64
 KEPT_BYTES_MAX = 16 << 20
 KEPT_QUESTION_BYTES = 64 << 10
@@ -53,6 +54,7 @@ class LocalRequests:
     __slots__ = (
         "_clock",
         "_finish",
+        "_guarding",
         "_handlers",
         "_kept",
         "_kept_bytes",
@@ -77,7 +79,9 @@ class LocalRequests:
         partitions: PartitionTable,
         clock: Clock,
         finish: Finish,
+        guarding: Guarding | None = None,
     ) -> None:
+        self._guarding = guarding
         self._settings = settings
         self._routes = routes
         self._handlers = handlers
@@ -100,8 +104,10 @@ class LocalRequests:
                 pending.version,
                 bytes(view[position:end]),
                 session.told_host,
+                session.told_port,
                 session.principal,
                 session.rights_version,
+                "" if self._guarding is None else session.peer_host,
             )
             kept = self._kept_answer(question)
             if kept is not None:
@@ -122,12 +128,28 @@ class LocalRequests:
             yield from answering(self._finish, pending, refused)
             return
         image_version = self._routes.version
+        guarding = self._guarding
+        if guarding is not None:
+            try:
+                request = yield from guarding.judged(pending, request)
+            except Denied as denied:
+                yield from answering(self._finish, pending, denied.response)
+                return
         local = LocalView(
-            self._settings, self._routes, self._producer_ids, self._partitions, self._clock, pending.session
+            self._settings,
+            self._routes,
+            self._producer_ids,
+            self._partitions,
+            self._clock,
+            pending.session,
+            None if guarding is None else guarding.rights,
         )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):
             response = yield from response
+        amend, pending.session.amend = pending.session.amend, None
+        if amend is not None:
+            response = amend(response)
         if key == ApiKey.API_VERSIONS:
             response = response.of_version(version)
         body = yield from encode_response_body_in_pieces(key, version, response)

@@ -8,7 +8,7 @@ from pathlib import Path
 from appliance.channels.roles import workers_of
 from appliance.channels.wiring import Attachment
 from appliance.channels.worker_counters import has_failed
-from appliance.requests.worker_lines import WorkerLines
+from appliance.requests.worker_lines import WorkerClient
 
 
 class LogDirs:
@@ -17,7 +17,7 @@ class LogDirs:
     __slots__ = ("_lines", "_rows", "paths")
 
     def __init__(
-        self, directories: dict[int, tuple[Path, ...]], attachment: Attachment, lines: WorkerLines
+        self, directories: dict[int, tuple[Path, ...]], attachment: Attachment, lines: WorkerClient
     ) -> None:
         self.paths = {slot: tuple(map(os.path.abspath, paths)) for slot, paths in directories.items()}
         wiring = attachment.wiring

@@ -32,7 +32,7 @@ from typing import Final
 from appliance.channels.control_channel import Body
 from appliance.clock import NS_PER_MS, Clock
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.requests.questions import Question, Questions
+from appliance.requests.questions import ControllerRequests, PendingRequest
 from appliance.requests.session import Request, Session
 from appliance.requests.steps import Ask, Steps
 
@@ -69,7 +69,7 @@ class _Task:
         self.answer: Body | None = None
         self.due_ns = 0
         self.spent_ns = 0
-        self.question: Question | None = None
+        self.question: PendingRequest | None = None
         self.drop: Callable[[], None] | None = None
         self.is_paused = False
         self.rotation: _Rotation | None = None
@@ -142,7 +142,7 @@ class LongRequests:
     def __init__(
         self,
         pool: BufferPool,
-        questions: Questions,
+        questions: ControllerRequests,
         *,
         contain: Callable[[Session, Exception], None],
         clock: Clock,

@@ -18,7 +18,7 @@ ANSWERS_AT_ONCE = 16
 Done = Callable[[Body | None], None]
 
 
-class Question:
+class PendingRequest:
     """One that waits: `done` is called once, with None where no answer came in time."""
 
     __slots__ = ("done", "identity", "timer")
@@ -29,7 +29,7 @@ class Question:
         self.timer: Timer | None = None
 
 
-class Questions:
+class ControllerRequests:
     """What this process waits to hear from the controller."""
 
     __slots__ = ("_link", "_timers", "_waiting")
@@ -37,20 +37,20 @@ class Questions:
     def __init__(self, link: ControllerLink, timers: Timers) -> None:
         self._link = link
         self._timers = timers
-        self._waiting: dict[int, Question] = {}
+        self._waiting: dict[int, PendingRequest] = {}
 
-    def ask(self, body: Body, *, due_ns: int, done: Done) -> Question | None:
+    def ask(self, body: Body, *, due_ns: int, done: Done) -> PendingRequest | None:
         """Asks; None where `done` has been called already, because too many wait or the controller does not read."""
         identity = self._link.ask(body) if len(self._waiting) < QUESTIONS_MAX else None
         if identity is None:
             done(None)
             return None
-        question = self._waiting[identity] = Question(done)
+        question = self._waiting[identity] = PendingRequest(done)
         question.identity = identity
         question.timer = self._timers.add(due_ns, lambda: self._finish(question, None))
         return question
 
-    def forget(self, question: Question) -> None:
+    def forget(self, question: PendingRequest) -> None:
         """Nobody waits for the answer any more."""
         if question.identity is not None and self._waiting.pop(question.identity, None) is not None:
             self._cancel(question)
@@ -69,14 +69,14 @@ class Questions:
         for question in list(self._waiting.values()):
             self._finish(question, None)
 
-    def _finish(self, question: Question, answer: Body | None) -> None:
+    def _finish(self, question: PendingRequest, answer: Body | None) -> None:
         if question.identity is not None:
             self._waiting.pop(question.identity, None)
         self._cancel(question)
         question.done(answer)
 
     @staticmethod
-    def _cancel(question: Question) -> None:
+    def _cancel(question: PendingRequest) -> None:
         timer, question.timer = question.timer, None
         if timer is not None:
             timer.cancel()

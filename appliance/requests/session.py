@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from appliance.cluster import BrokerSlot
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.produce import ProduceMemo
@@ -34,6 +35,10 @@ SOFTWARE_CHARACTERS_MAX: Final = 64
 """A client may send megabytes as the name of its software. A session keeps this much."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
+
+
+Amend = Callable[[Any], Any]
+"""Takes the response to the part of a request that was allowed, and returns the response to all of it."""
 
 
 class Request:
@@ -67,14 +72,19 @@ class Request:
 class Session:
     """State only; the transport and the handlers change it.
 
+    `amend` is of the request that is being served: only Produce requests are served side by side, and none of them has
+    one (`guards`).
+
     Args:
         connection_id: never used again in the life of the appliance.
         number: small and unique among the open sessions of this process; the next session may get it again.
         slot: the broker slot whose port the client came to.
         told_host: the host to name to this client for every broker, instead of the one in the metadata image.
+        told_port: the port of slot 0 to name to it, instead of the one in the image; slot n has the port plus n.
     """
 
     __slots__ = (
+        "amend",
         "client_id",
         "closed",
         "connection_id",
@@ -94,6 +104,7 @@ class Session:
         "software_name",
         "software_version",
         "told_host",
+        "told_port",
         "transaction",
     )
 
@@ -108,6 +119,7 @@ class Session:
         peer_port: int,
         now_ns: int,
         told_host: str | None = None,
+        told_port: int | None = None,
     ) -> None:
         self.connection_id = connection_id
         self.number = number
@@ -116,6 +128,7 @@ class Session:
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.told_host = told_host
+        self.told_port = told_port
         self.client_id: str | None = None
         self.software_name = ""
         self.software_version = ""
@@ -128,9 +141,22 @@ class Session:
             None  # made when a produce request names a transactional id
         )
         self.last_active_ns = now_ns
+        self.amend: Amend | None = None
         self.hung_up = False  # the client has closed, and what it sent before is still served
         self.closed = False
         self.queue: list[Request] | None = None
+
+    def told_of(self, slot: BrokerSlot) -> BrokerSlot:
+        """Return a slot with the address that this client is told."""
+        host, port = self.told_host, self.told_port
+        if host is None and port is None:
+            return slot
+        return BrokerSlot(
+            slot.node_id,
+            slot.host if host is None else host,
+            slot.port if port is None else port + slot.node_id,
+            slot.rack,
+        )
 
     def enqueue(self, request: Request) -> None:
         """Give a request its place behind all that are there."""

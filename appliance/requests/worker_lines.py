@@ -1,7 +1,8 @@
-"""Asking the workers: requests onto their rings, answers matched to who asked, a dead worker answered for.
+"""The client of the workers: place operations on their rings, and give each answer to the listener that waits for it.
 
-An *asker* places operations under one request id and is called back once for each of them, by an answer or by the
-worker's death, whichever comes first; an answer from an older life of a worker cannot come, because its ring is gone.
+An `AnswerListener` places operations under one request id. It is called once for each of them: with the answer, or
+because the worker died, whichever comes first. An answer of an earlier generation of the worker cannot come, because
+that generation's ring is gone.
 
 When a ring is full the operation waits here in order and the process stops reading sockets until it is placed, so
 what waits is bounded by what the pool holds.
@@ -36,8 +37,8 @@ ANSWERS_AT_ONCE: Final = 128
 LONE_BYTES_MAX: Final = 64 * 1024
 
 
-class Asker(Protocol):
-    """Who placed operations and waits for their answers."""
+class AnswerListener(Protocol):
+    """A request that has placed operations and waits for their answers."""
 
     request_id: int
 
@@ -50,15 +51,15 @@ class Asker(Protocol):
         ...
 
 
-class WorkerLines:
-    """The rings to and from the workers, and who waits for what."""
+class WorkerClient:
+    """The rings to and from the workers, and the listeners that wait for answers."""
 
     __slots__ = (
-        "_askers",
         "_attachment",
         "_brief_wait",
         "_ids",
         "_in_flight",
+        "_listeners",
         "_notices",
         "_overflow",
         "_touched",
@@ -71,7 +72,7 @@ class WorkerLines:
         self._brief_wait = brief_wait
         self._ids = itertools.count()
         self._notices = _Notices(self)
-        self._askers: dict[int, Asker] = {NOTICE_ID: self._notices}
+        self._listeners: dict[int, AnswerListener] = {NOTICE_ID: self._notices}
         self._touched: set[Role] = set()
         self._in_flight = 0
         self._work_bytes = 0
@@ -80,20 +81,20 @@ class WorkerLines:
             role: reader for role, reader in attachment.inbound.items() if role.kind is RoleKind.IOPROC
         }
 
-    def enter(self, asker: Asker) -> int:
-        """Gives `asker` its request id; `leave` must follow when nothing more is expected."""
+    def enter(self, listener: AnswerListener) -> int:
+        """Gives `listener` its request id; `leave` must follow when nothing more is expected."""
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
-        asker.request_id = identity
-        self._askers[identity] = asker
+        listener.request_id = identity
+        self._listeners[identity] = listener
         return identity
 
     def on_removed(self, listener: Callable[[], None]) -> None:
         """Calls `listener` whenever a worker says that it has removed files."""
         self._notices.listener = listener
 
-    def leave(self, asker: Asker) -> None:
-        """Nobody waits for this id any more; late answers are dropped."""
-        self._askers.pop(asker.request_id, None)
+    def leave(self, listener: AnswerListener) -> None:
+        """Drop late answers: `listener` waits for nothing more."""
+        self._listeners.pop(listener.request_id, None)
 
     def is_up(self, worker: Role) -> bool:
         return worker in self._attachment.outbound
@@ -156,7 +157,7 @@ class WorkerLines:
 
     def take_answers(self) -> bool:
         """Delivers answers that have arrived; whether there were any."""
-        askers = self._askers
+        listeners = self._listeners
         arrived = False
         for reader in self.inboxes.values():
             if reader.is_empty():
@@ -165,9 +166,9 @@ class WorkerLines:
             arrived = True
             self._in_flight -= len(answers)
             for answer in answers:
-                asker = askers.get(answer[REQUEST_ID])
-                if asker is not None:
-                    asker.answered(answer)
+                listener = listeners.get(answer[REQUEST_ID])
+                if listener is not None:
+                    listener.answered(answer)
         if self._in_flight < 0:  # noqa: PLR1730 (a call for every answer)
             # A worker died: all was forgotten that was under way, also what others answer now.
             self._in_flight = 0
@@ -179,13 +180,13 @@ class WorkerLines:
         return self.inboxes[worker]
 
     def worker_down(self, worker: Role) -> Any:
-        """A worker died: tells every asker; its old inbox, for the duty cycle to forget."""
+        """A worker died: notify every listener, and return its old inbox, which the duty cycle no longer polls."""
         inbox = self.inboxes.pop(worker, None)
         self._overflow.pop(worker, None)
         self._touched.discard(worker)
         self._in_flight = 0
-        for asker in list(self._askers.values()):
-            asker.worker_lost(worker)
+        for listener in list(self._listeners.values()):
+            listener.worker_lost(worker)
         return inbox
 
     def noticed(self) -> None:
@@ -202,7 +203,7 @@ class WorkerLines:
                 del self._overflow[worker]
 
     def statistics(self) -> dict[str, int]:
-        return {"askers": len(self._askers) - 1, "overflow": sum(map(len, self._overflow.values()))}
+        return {"listeners": len(self._listeners) - 1, "overflow": sum(map(len, self._overflow.values()))}
 
 
 def _connection_closed(connection_id: int) -> Operation:
@@ -213,11 +214,11 @@ def _connection_closed(connection_id: int) -> Operation:
 
 
 class _Notices:
-    """Stands where an asker would, under the id of no request, so that notices cost the answers nothing."""
+    """The listener for notices, under the id that no request has, so that the answers need no extra check."""
 
     __slots__ = ("_lines", "listener", "request_id")
 
-    def __init__(self, lines: WorkerLines) -> None:
+    def __init__(self, lines: WorkerClient) -> None:
         self._lines = lines
         self.request_id = NOTICE_ID
         self.listener: Callable[[], None] | None = None
@@ -228,4 +229,4 @@ class _Notices:
             self.listener()
 
     def worker_lost(self, _worker: Role) -> None:
-        """Nothing is owed to a notice."""
+        """A notice has no request that could fail."""

@@ -13,6 +13,8 @@ from benchmarks.brokers.builds import Kind, build
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.void import Void
 
+LANES_MAX = 16
+
 
 class Appliance(SpawnedBroker):
     """`appliance serve` with its default settings, by the interpreter that runs the harness."""
@@ -27,6 +29,9 @@ class Appliance(SpawnedBroker):
         if setting.fsync:
             self.options["durability"] = "fsync"
         """Set beside its defaults, from the next start on."""
+        if setting.lanes:
+            self.options["listeners.zeromq"] = f"ipc://{data_dir / 'zeromq'}"
+            self.options["shared.memory.lanes.max"] = str(LANES_MAX)
         self._kind = kind
         self._ordered: subprocess.Popen[str] | None = None
         if kind is Kind.PURE:
@@ -40,6 +45,11 @@ class Appliance(SpawnedBroker):
         for name, value in self.options.items():
             words += ["--set", f"{name}={value}"]
         return words
+
+    def lanes(self) -> dict[str, str]:
+        if not self.setting.lanes:
+            return {}
+        return {"zeromq": self.options["listeners.zeromq"], "lane": str(self.data_dir / "kept")}
 
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(build(self._kind))}

@@ -69,6 +69,10 @@ class Broker(ABC):
     def version(self) -> str:
         """As it names itself."""
 
+    def lanes(self) -> dict[str, str]:
+        """Ways in beside TCP that clients of this host have: `zeromq` an endpoint, `lane` a data directory."""
+        return {}
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create, and wait until every partition has a leader. Raises Void."""
         create_topics(self.address, [topic], partitions, replicas=self.setting.slots)

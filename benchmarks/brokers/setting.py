@@ -16,6 +16,8 @@ class Setting:
     fsync: bool = False
     """Acknowledged means on the disk: our `durability`, Kafka's `flush.messages=1`."""
 
+    lanes: bool = False
+    """Ours also listens for ZeroMQ by ipc and gives shared-memory lanes."""
     slots: int = 1
     """Broker slots of ours, brokers of Kafka's; topics have as many replicas."""
     rounds: int = 99
@@ -56,4 +58,12 @@ SLOTS = Setting(
     rounds=3,
     warm_up_share=0.65,
 )
-SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS)}
+LANES = Setting(
+    "lanes",
+    "ours also listens for ZeroMQ by ipc and gives shared-memory lanes; Kafka as shipped",
+    lanes=True,
+    warm_up_share=0.65,
+)
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS, LANES)
+}

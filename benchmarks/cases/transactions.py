@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks import proc
+from benchmarks.brokers.kafka import libs
 from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.load import generators
 from benchmarks.load.transactions import RECORD_BYTES
@@ -16,6 +17,8 @@ MANY_PRODUCERS = 50
 READ_PRODUCERS = 2
 """Of two partitions, one each."""
 COPIED = 20_000
+ROUNDS = 2
+"""In each of them another broker comes first. What the usual run has time for has one."""
 MEMORY_IDS, OPEN_IDS = 100, 10
 """Thousands where the scale is whole."""
 
@@ -61,6 +64,14 @@ def _client(bench: Bench) -> Figures:
     """Through librdkafka: its own thread, its own retries."""
     topic = bench.topic()
     told = generators.transactions("client", bench.broker.address, topic, seconds=bench.scale.seconds)
+    bench.check_records(topic, int(told["transactions_of_all"]) * 2)
+    return {name: told[name] for name in COMMIT_FIGURES if name in told}
+
+
+def _java(bench: Bench) -> Figures:
+    """Through Kafka's own client."""
+    topic = bench.topic()
+    told = generators.java_transactions(bench.broker.address, topic, libs(), seconds=bench.scale.seconds)
     bench.check_records(topic, int(told["transactions_of_all"]) * 2)
     return {name: told[name] for name in COMMIT_FIGURES if name in told}
 
@@ -140,7 +151,8 @@ def _killed(bench: Bench) -> Figures:
 
 
 def _case(name: str, what: str, run: Callable[[Bench], Figures], *, own: bool = False) -> Case:
-    return Case(name, what, run, not_for=NOT_FOR_MOCK, rounds=1, own=own, by_name=name not in USUAL)
+    rounds = 1 if own or name in USUAL else ROUNDS
+    return Case(name, what, run, not_for=NOT_FOR_MOCK, rounds=rounds, own=own, by_name=name not in USUAL)
 
 
 USUAL = frozenset({"transactions_100"})
@@ -162,6 +174,11 @@ CASES = (
     ),
     _case("transactions_50_v2", "the same with version 2", _commits(1, MANY_PRODUCERS, 2)),
     _case("transactions_client", "transactions of one record through librdkafka, linger 0", _client),
+    _case(
+        "transactions_java",
+        "transactions of one record through Kafka's own Java client, version 2, linger 0",
+        _java,
+    ),
     _case(
         "transactions_read",
         "what transactions of 100 records have written, read by one read_committed consumer (librdkafka)",

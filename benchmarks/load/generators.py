@@ -18,6 +18,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.load import build
+from benchmarks.places import ROOT
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
@@ -26,6 +27,7 @@ AT_ONCE = ("fetch.queue.backoff.ms=0", "fetch.wait.max.ms=10")
 second, or a whole one, when it asks for partitions that it has read to their end before it knows where to begin with
 the others. It does so in some rounds and not in others, beside any broker, and that would be what is measured."""
 IDEMPOTENT = "enable.idempotence=true"
+JVM_WARM_UP_SECONDS = 3.0
 INIT_PRODUCER_ID = 22, 0
 """API and version."""
 PRODUCER_ID_ANSWER = struct.Struct(">iiihqh")
@@ -242,6 +244,62 @@ def transactions(mode: str, address: str, topic: str, **options: float | str) ->
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     told: dict[str, float] = json.loads(_run(words))
+    return told
+
+
+def python_client(
+    build: Path,
+    client: str,
+    way: str,
+    address: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    batch_bytes: int | None = None,
+) -> dict[str, float]:
+    """What `load/python_clients.py` measured; the native client is taken from `build`. Raises Void."""
+    program = Path(__file__).with_name("python_clients.py")
+    words = ["env", f"PYTHONPATH={build}", sys.executable, "-P", program, client, way, address, topic]
+    words += [records, record_bytes] + ([] if batch_bytes is None else [batch_bytes])
+    told: dict[str, float] = json.loads(_run([str(word) for word in words]))
+    return told
+
+
+def lanes(
+    build: Path, mode: str, topic: str, *, seconds: float, pids: Iterable[int], **given: str | int
+) -> dict[str, dict[str, float]]:
+    """What `load/lanes.py` measured in a mode: way → figures; `given` are its words. Raises Void."""
+    program = Path(__file__).with_name("lanes.py")
+    words = ["env", f"PYTHONPATH={build}:{ROOT}", sys.executable, "-P", program, mode, topic, seconds]
+    words += [f"{name}={value}" for name, value in given.items()]
+    words.append(f"pids={','.join(map(str, pids))}")
+    told: dict[str, dict[str, float]] = json.loads(_run([str(word) for word in words]))
+    return told
+
+
+def java_transactions(address: str, topic: str, libs: Path, *, seconds: float) -> dict[str, float]:
+    """Transactions of one record through Kafka's own client, out of `libs`, which speaks version 2. Raises Void.
+
+    The JVM compiles the program when it starts it, before anything is measured.
+    """
+    source = Path(__file__).with_name("TransactionalClient.java")
+    quiet = ("-Dlog4j2.level=WARN", "-Dlog4j2.statusLoggerLevel=OFF")
+    words = (
+        "java",
+        "-Xmx256m",
+        *quiet,
+        "-cp",
+        f"{libs}/*",
+        source,
+        address,
+        topic,
+        JVM_WARM_UP_SECONDS,
+        seconds,
+    )
+    told: dict[str, float] = json.loads(_run([str(word) for word in words]).strip().splitlines()[-1])
+    if told["epoch"] < 1:
+        raise Void("the client did not speak version 2: no end has raised its epoch")
     return told
 
 

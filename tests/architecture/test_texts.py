@@ -95,6 +95,46 @@ def test_plain_sentences_pass(text: str) -> None:
     assert list(prose.findings(prose.Text(Path("page.md"), 1, text))) == []
 
 
+LONG = "word " * prose.SENTENCE_WORDS_MAX + "more."
+LONG_ENOUGH = LONG.removeprefix("word ")
+
+
+def test_a_sentence_of_too_many_words_is_found_at_the_line_of_its_paragraph() -> None:
+    page = f"# Head\n\n{LONG_ENOUGH} {LONG_ENOUGH}\n\n- Short.\n- **Short.** {LONG}\n"
+    (found,) = prose.long_sentences(Path("page.md"), page)
+    assert (found.text.line, found.instead) == (
+        6,
+        f"{prose.SENTENCE_WORDS_MAX + 1} words: write one fact a sentence",
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f"```\n{LONG}\n```\n",
+        f"| a cell |\n|---|\n| {LONG} |\n",
+        f"<!-- figures: begin -->\n{LONG}\n<!-- figures: end -->\n",
+        f"`{LONG}` is one word.\n",
+        f"{LONG_ENOUGH}\n\n1. {LONG_ENOUGH}\n",
+    ],
+)
+def test_code_tables_and_generated_blocks_are_not_counted(page: str) -> None:
+    assert list(prose.long_sentences(Path("page.md"), page)) == []
+
+
+def test_the_prose_check_fails_for_a_long_sentence_on_a_first_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(LONG)
+    assert prose.main() == 1
+    assert (
+        f"docs/page.md:1: 'word word word word word word': {prose.SENTENCE_WORDS_MAX + 1} words"
+        in capsys.readouterr().out
+    )
+
+
 def test_every_page_that_is_not_read_has_a_reason_and_exists() -> None:
     for start, reason in prose.NOT_READ:
         assert len(reason.split()) > 2, start

@@ -71,7 +71,7 @@ def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
     text = block(run([{"latency.p50_us": 70.0}]))
     verdict = "≤ 60: **missed**; ≤ 0.2× kafka: no ratio"
     assert f"| one record at a time: p50 ↓ | 70 µs | missing | missing |  | {verdict} |" in text
-    assert "Spark ([figures](../benchmarks/results/spark/" in text
+    assert "goals of the Spark source ([all figures](../benchmarks/results/spark/" in text
 
 
 def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> None:

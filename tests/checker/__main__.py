@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.checker.campaign import Plan, run
 from tests.checker.faults import PAUSE_MAX_S
+from tests.checker.native_clients import CLIENTS, LIBRDKAFKA
 
 
 def main() -> int:
@@ -24,6 +25,9 @@ def main() -> int:
     parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
     parser.add_argument("--transactions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
+    parser.add_argument(
+        "--client", choices=CLIENTS, default=LIBRDKAFKA, help="what most producers and readers are"
+    )
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
     parser.add_argument(
         "--build", type=Path, help="where another build of the appliance lies, a compiled one"
@@ -42,6 +46,7 @@ def main() -> int:
         durability=given.durability,
         transactions=given.transactions,
         coordinators=given.coordinators,
+        client=given.client,
         build=given.build and given.build.resolve(),
     )
     print(f"{plan}\ndata in {directory}", flush=True)

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -32,7 +33,9 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import HEADER_BYTES, MAGIC_V2, crc_holds, read_header
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 from appliance.protocol.records.record import decode_records
+from appliance_client import TopicPartition as NativePartition
 from tests.checker.history import NOT_KNOWN, History
+from tests.checker.native_clients import NativeConsumer
 from tests.checker.values import token_in
 from tests.support.raw_fetch import ask_for, read_records
 from tests.support.wire import ConnectionEnded, WireSocket
@@ -202,6 +205,43 @@ class KafkaPythonClient:
         self._consumer.close(autocommit=False)
 
 
+class NativeClient:
+    """The native client, on one lane."""
+
+    def __init__(self, place: str, *, max_bytes: int, isolation: str) -> None:
+        self._consumer = NativeConsumer(place, isolation=isolation, max_partition_fetch_bytes=max_bytes)
+        self._is_trimmed = False
+
+    def begin(self, topic: str, places: Mapping[int, int], *, is_trimmed: bool) -> None:
+        self._is_trimmed = is_trimmed
+        self._consumer.assign(
+            [
+                Place(topic, number, OFFSET_BEGINNING if offset == FROM_START else offset)
+                for number, offset in places.items()
+            ]
+        )
+
+    def some(self) -> Sequence[Got]:
+        got: list[Got] = []
+        for message in self._consumer.consume(500, _ANSWER_S):
+            error = message.error()
+            if error is None:
+                got.append((message.partition(), message.offset(), message.value()))
+            elif error.code() != KafkaError._AUTO_OFFSET_RESET:
+                raise TornRecords(str(error))
+            elif not self._is_trimmed:
+                raise RefusedOffset(str(error))
+            else:
+                topic = message.topic()
+                assert topic is not None
+                self._consumer.consumer.seek_to_beginning(NativePartition(topic, message.partition()))
+                got.append((message.partition(), TO_START, None))
+        return got
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 class BytesClient:
     """Nobody's library: one partition's Fetch after the other, of which every byte is looked at."""
 
@@ -328,9 +368,17 @@ def _addresses(ports: Sequence[int]) -> str:
 class Kind:
     """How one reader reads."""
 
-    client: type[LibrdkafkaClient] | type[KafkaPythonClient] | type[BytesClient]
+    client: type[LibrdkafkaClient] | type[KafkaPythonClient] | type[BytesClient] | type[NativeClient]
     max_bytes: int
     isolation: str
+    place: str = ""
+    """Where a native client goes."""
+
+    def made(self, ports: Sequence[int]) -> Client:
+        """A client of this kind, connected or not yet."""
+        if issubclass(self.client, NativeClient):
+            return self.client(self.place, max_bytes=self.max_bytes, isolation=self.isolation)
+        return self.client(ports, max_bytes=self.max_bytes, isolation=self.isolation)
 
     def __str__(self) -> str:
         return f"{self.client.__name__} of {self.max_bytes} bytes, {self.isolation}"
@@ -346,8 +394,19 @@ KINDS: Final = (
 )
 
 
+def kinds_on(places: Sequence[str]) -> tuple[Kind, ...]:
+    """`KINDS`, with native clients on these lanes in the places of kafka-python's."""
+    if not places:
+        return KINDS
+    turns = cycle(places)
+    return tuple(
+        replace(kind, client=NativeClient, place=next(turns)) if kind.client is KafkaPythonClient else kind
+        for kind in KINDS
+    )
+
+
 class BacklogReaders:
-    """A thread for each of `KINDS`, from `start` to `finish`; what they were given goes into the histories' backlogs.
+    """A thread for each of `kinds`, from `start` to `finish`; what they were given goes into the histories' backlogs.
 
     Args:
         histories: of each topic.
@@ -362,8 +421,10 @@ class BacklogReaders:
         *,
         trimmed: Container[str] = (),
         seed: int,
+        kinds: Sequence[Kind] = KINDS,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._kinds = kinds
         self._say = say
         self._ports = ports
         self._trimmed = trimmed
@@ -372,11 +433,11 @@ class BacklogReaders:
         self._finishing = threading.Event()
         self._ends: Mapping[str, Sequence[int]] = {}
         self.failures: list[str] = []
-        self.passes = [0] * len(KINDS)
-        self.records = [0] * len(KINDS)
+        self.passes = [0] * len(kinds)
+        self.records = [0] * len(kinds)
         self._threads = [
             threading.Thread(target=self._run, args=(number, random.Random(seed * 100 + number)), daemon=True)
-            for number in range(len(KINDS))
+            for number in range(len(kinds))
         ]
 
     def start(self) -> None:
@@ -396,7 +457,7 @@ class BacklogReaders:
         """What they did, for whoever looks on."""
         return "; ".join(
             f"{self._name(number)}: {self.passes[number]} passes, {self.records[number]} records"
-            for number in range(len(KINDS))
+            for number in range(len(self._kinds))
         )
 
     def _fail(self, sentence: str) -> None:
@@ -404,7 +465,7 @@ class BacklogReaders:
         self._say(sentence)
 
     def _name(self, number: int) -> str:
-        return f"backlog reader {number} ({KINDS[number]})"
+        return f"backlog reader {number} ({self._kinds[number]})"
 
     def _run(self, number: int, chance: random.Random) -> None:
         client: Client | None = None
@@ -424,9 +485,8 @@ class BacklogReaders:
             _close(client)
 
     def _connected(self, number: int) -> Client | None:
-        kind = KINDS[number]
         try:
-            return kind.client(self._ports, max_bytes=kind.max_bytes, isolation=kind.isolation)
+            return self._kinds[number].made(self._ports)
         except (kafka_errors.KafkaError, KafkaException, OSError):
             time.sleep(0.1)  # everything is down
             return None
@@ -445,7 +505,7 @@ class BacklogReaders:
 
     def _last_pass(self, number: int, topic: str, ends: Sequence[int]) -> None:
         # From the start on it would be long for who decodes in Python.
-        is_quick = KINDS[number].client is LibrdkafkaClient
+        is_quick = self._kinds[number].client is LibrdkafkaClient
         places = {
             each: FROM_START if is_quick else max(0, end - NEAR_THE_END[0]) for each, end in enumerate(ends)
         }

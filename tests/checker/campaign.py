@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,9 +21,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.checker import transaction_anomalies, transaction_history
 from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
-from tests.checker.backlog_readers import BacklogReaders
+from tests.checker.backlog_readers import BacklogReaders, kinds_on
 from tests.checker.faults import Fault, faults_for
 from tests.checker.history import History
+from tests.checker.native_clients import LIBRDKAFKA, Lanes, Turns
 from tests.checker.transaction_workload import TOPICS, TransactionWorkload
 from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
@@ -65,6 +68,8 @@ class Plan:
     transactions: bool = False
     """Transactional producers, copiers and their readers work beside the rest."""
     coordinators: int = 1
+    client: str = LIBRDKAFKA
+    """One of `native_clients.CLIENTS`: what most producers and readers are."""
     build: Path | None = None
     """A directory with another build of the appliance; none for this tree."""
 
@@ -91,6 +96,8 @@ class Outcome:
 def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """A new appliance in `directory`, whose data, and all that it says, stays there."""
     chance = random.Random(plan.seed)
+    # A socket's path may have 107 bytes, and `directory` may be longer.
+    sockets = Path(tempfile.mkdtemp(prefix="checker-z-"))
     broker = Appliance(
         directory / "data",
         slots=plan.slots,
@@ -105,23 +112,33 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "group.initial.rebalance.delay.ms": 0,
             "offsets.topic.num.partitions": COORDINATED_PARTITIONS,
             "transaction.state.log.num.partitions": COORDINATED_PARTITIONS,
+            **_served_on(plan.client, sockets),
         },
         output_to=directory / "appliance.log",
         build=plan.build,
     )
     broker.start(60)
+    lanes = Lanes.of(
+        plan.client,
+        {
+            "tcp": _addresses(broker, plan),
+            "zeromq": f"zmq+ipc://{sockets}/z",
+            "shm": f"shm://{broker.data_dir.resolve()}",
+        },
+    )
     try:
-        loads = _loads(broker, plan)
+        loads = _loads(broker, plan, Turns(lanes))
         readers = BacklogReaders(
             [broker.port + slot for slot in range(plan.slots)],
             {load.topic: load.history for load in loads},
             trimmed=(TRIMMED,),
             seed=plan.seed,
+            kinds=kinds_on(lanes.native),
             say=say,
         )
         for _ in range(BURSTS_BEFORE):
             loads[0].burst()
-        work = _transactions(broker, plan) if plan.transactions else None
+        work = _transactions(broker, plan, lanes) if plan.transactions else None
         for load in loads:
             load.start()
         readers.start()
@@ -155,17 +172,25 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             say(f"what transactions did: {work.write_history(directory)}")
     finally:
         broker.stop()
+        shutil.rmtree(sockets, ignore_errors=True)
     acknowledged = sum(load.history.acknowledged_count() for load in loads)
     commits = 0 if work is None else work.history.count(transaction_history.Outcome.COMMITTED)
     return Outcome(acknowledged, tuple(faults), tuple(recoveries_ms), tuple(anomalies), commits)
 
 
-def _transactions(broker: Appliance, plan: Plan) -> TransactionWorkload:
+def _served_on(client: str, sockets: Path) -> dict[str, object]:
+    """The settings that the lanes of native clients need."""
+    if client == LIBRDKAFKA:
+        return {}
+    return {"listeners.zeromq": [f"ipc://{sockets}/z"], "shared.memory.lanes.max": 200}
+
+
+def _transactions(broker: Appliance, plan: Plan, lanes: Lanes) -> TransactionWorkload:
     for name in TOPICS:
         _create_topic(broker, name, plan, {})
     ports = range(broker.port, broker.port + plan.slots)
     return TransactionWorkload(
-        ports, partitions=plan.partitions, seed=plan.seed, pause_s=TRANSACTIONS_PAUSE_S
+        ports, partitions=plan.partitions, seed=plan.seed, pause_s=TRANSACTIONS_PAUSE_S, lanes=lanes
     )
 
 
@@ -181,9 +206,13 @@ def _judged(work: TransactionWorkload, broker: Appliance) -> list[Anomaly]:
     ]
 
 
-def _loads(broker: Appliance, plan: Plan) -> list[Workload]:
+def _addresses(broker: Appliance, plan: Plan) -> str:
+    return ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(plan.slots))
+
+
+def _loads(broker: Appliance, plan: Plan, turns: Turns) -> list[Workload]:
     """Of the topic whose log is kept whole, and of one whose log is shortened, and one that is compacted."""
-    addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(plan.slots))
+    addresses = _addresses(broker, plan)
     trimming = {"retention.bytes": str(4 * SEGMENT_BYTES), "file.delete.delay.ms": "1000"}
     compacting = {
         "cleanup.policy": "compact",
@@ -198,9 +227,9 @@ def _loads(broker: Appliance, plan: Plan) -> list[Workload]:
     compacted = History.empty(partitions=plan.partitions, producers=1, readers=0, keys=KEYS)
     beside_per_s = plan.records_per_s * _BESIDE_RECORDS_PER_S
     return [
-        Workload(addresses, TOPIC, whole, records_per_s=plan.records_per_s),
-        Workload(addresses, TRIMMED, trimmed, records_per_s=beside_per_s, is_trimmed=True),
-        Workload(addresses, COMPACTED, compacted, records_per_s=beside_per_s),
+        Workload(addresses, TOPIC, whole, records_per_s=plan.records_per_s, turns=turns),
+        Workload(addresses, TRIMMED, trimmed, records_per_s=beside_per_s, is_trimmed=True, turns=turns),
+        Workload(addresses, COMPACTED, compacted, records_per_s=beside_per_s, turns=turns),
     ]
 
 

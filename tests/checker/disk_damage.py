@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.log.checkpoint import read_offsets
-from appliance.log.file_names import LOG, RECOVERY_POINTS, parse_partition_directory_name
+from appliance.log.file_names import CLEANER_OFFSETS, LOG, RECOVERY_POINTS, parse_partition_directory_name
 from appliance.protocol.records.batch import BATCH_LENGTH, MAGIC, PARTITION_LEADER_EPOCH, BatchHeader, batches
 
 PAGE_BYTES: Final = 4096
@@ -30,10 +30,12 @@ def copies_in(slot_directory: Path) -> list[Path]:
 
 
 def recovery_point(copy: Path) -> int:
-    """Below it everything was forced to the disk."""
-    points = read_offsets(copy.parent / RECOVERY_POINTS)
+    """Below it everything was forced to the disk: by a flush, or by the cleaner, which forces what it writes."""
     partition = parse_partition_directory_name(copy.name)
-    return 0 if partition is None else points.get(partition, 0)
+    if partition is None:
+        return 0
+    names = (RECOVERY_POINTS, CLEANER_OFFSETS)
+    return max(read_offsets(copy.parent / name).get(partition, 0) for name in names)
 
 
 def tear(copy: Path, chance: random.Random) -> None:

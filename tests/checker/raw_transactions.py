@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, NoReturn
 
 from appliance.protocol.api_versions import ApiKey
@@ -35,7 +35,7 @@ from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.record import Record, encode_batch
 from tests.checker.transaction_history import Place
 from tests.support.wire import ConnectionEnded, WireSocket
-from tests.system.raw import ask
+from tests.system.raw import ask, flexible_produce_body
 
 ANSWER_S: Final = 10.0
 PATIENCE_S: Final = 60.0
@@ -225,20 +225,27 @@ class RawProducer:
     def late_end(self, *, commit: bool) -> Callable[[], int | None]:
         """An EndTxn of the transaction that is open now, to be sent at any time, on a connection of its own.
 
-        Returns its error code, or None where no answer came.
+        Returns its error code, or None where no answer came. It may be sent from another thread: what this producer's
+        own connections carry meanwhile would be taken for its answer.
         """
         request, version = self._end_request(commit=commit), self._end_version
 
         def send() -> int | None:
-            with suppress(*_LOST):
-                node = self._coordinator(TRANSACTION, self.transactional_id)
+            with closing(RawProducer(self._ports, self.transactional_id)) as own, suppress(*_LOST):
+                node = own._coordinator(TRANSACTION, self.transactional_id)
                 if node is not None:
-                    with WireSocket(node, timeout_s=ANSWER_S) as connection:
-                        error: int = ask(connection, ApiKey.END_TXN, request, version=version).error_code
-                        return error
+                    answer = ask(own._connection(node), ApiKey.END_TXN, request, version=version)
+                    return int(answer.error_code)
             return None
 
         return send
+
+    def move_to(self, ports: Sequence[int]) -> None:
+        """Go on with the same cluster behind other ports."""
+        self.close()
+        self._ports = tuple(ports)
+        self._coordinators.clear()
+        self._leaders.clear()
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -370,18 +377,7 @@ class RawProducer:
             producer_epoch=self.epoch,
             base_sequence=sequence,
         )
-        return b"".join(
-            (
-                _compact(self.transactional_id.encode()),
-                struct.pack(">hi", -1, 30_000),
-                b"\x02",
-                _compact(place.topic.encode()),
-                b"\x02",
-                struct.pack(">i", place.partition),
-                _compact(batch),
-                b"\x00\x00\x00",
-            )
-        )
+        return flexible_produce_body(self.transactional_id, place.topic, batch, partition=place.partition)
 
     def _ask_produce(self, connection: WireSocket, body: bytes) -> tuple[int, int]:
         asked = connection.send_request(ApiKey.PRODUCE, self._produce_version, body, flexible=True)
@@ -404,17 +400,6 @@ class RawProducer:
             connection.close()
         self._coordinators.clear()
         self._leaders.clear()
-
-
-def _compact(content: bytes) -> bytes:
-    """A compact string or compact bytes: an unsigned varint of the length + 1 in front."""
-    number = len(content) + 1
-    head = bytearray()
-    while number > 0x7F:
-        head.append(number & 0x7F | 0x80)
-        number >>= 7
-    head.append(number)
-    return bytes(head) + content
 
 
 def _worst(answer: Any) -> int:

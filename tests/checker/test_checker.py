@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checker.native_clients import CLIENTS, LIBRDKAFKA
+
 SEED = os.environ.get("APPLIANCE_SEED") or str(os.getpid())
 
 
@@ -41,6 +43,17 @@ def test_transactions_stay_whole_when_processes_are_killed_at_their_steps(tmp_pa
         duration_s=12,
         pause_max_s=1,
     )
+
+
+def test_native_clients_on_all_lanes_survive_random_faults(tmp_path: Path) -> None:
+    check(tmp_path, "--client", "mixed", "--records-per-s", "100", slots=1, duration_s=6, pause_max_s=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("client", [each for each in CLIENTS if each != LIBRDKAFKA])
+def test_native_clients_on_one_lane_survive_minutes_of_random_faults(tmp_path: Path, client: str) -> None:
+    check(tmp_path, "--client", client, "--records-per-s", "200", slots=3, duration_s=180, pause_max_s=4)
 
 
 @pytest.mark.slow

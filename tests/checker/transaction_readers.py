@@ -13,6 +13,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as OtherTopicPartition
 from kafka import errors as kafka_errors
 
+from appliance_client import TopicPartition as NativePartition
+from tests.checker.native_clients import NativeConsumer
 from tests.checker.transaction_history import Place, Sight, Sights
 from tests.checker.values import token_in
 
@@ -175,6 +177,40 @@ class PythonReader(Reader):
                 position = self._consumer.position(OtherTopicPartition(*place))
                 if position is not None:
                     self.came_to(place, position)
+
+    def close(self) -> None:
+        assert self._consumer is not None
+        self._consumer.close()
+
+
+class NativeReader(Reader):
+    """The native client, on one lane."""
+
+    def __init__(self, name: str, place: str, places: Sequence[Place]) -> None:
+        super().__init__(name, places)
+        self._place = place
+        self._consumer: NativeConsumer | None = None
+
+    def open(self) -> None:
+        self._consumer = NativeConsumer(self._place, isolation="read_committed")
+        self._consumer.assign([TopicPartition(place.topic, place.partition, 0) for place in self._places])
+
+    def some(self) -> None:
+        assert self._consumer is not None
+        messages = self._consumer.consume(1000, timeout=0.2)
+        now_ns = time.monotonic_ns()
+        for message in messages:
+            error, topic = message.error(), message.topic()
+            if error is not None:
+                kind = "went back" if error.code() == KafkaError._AUTO_OFFSET_RESET else "torn"
+                self.failures.append(f"{kind}: {self.name}: {error}")
+                continue
+            assert topic is not None
+            self.got(Place(topic, message.partition()), message.offset(), message.value(), now_ns)
+        if self._ends is not None:
+            for place in self._places:
+                home = NativePartition(*place)
+                self.came_to(place, self._consumer.consumer.position(home))
 
     def close(self) -> None:
         assert self._consumer is not None

@@ -22,9 +22,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.checker.library_transactions import LibraryProducer
+from tests.checker.native_clients import (
+    Lanes,
+    NativeConsumer,
+    NativeMessage,
+    NativeTransactionalProducer,
+    Turns,
+)
 from tests.checker.raw_transactions import Fenced, MustAbort, ProducerFailed, RawProducer
 from tests.checker.transaction_history import (
     Copy,
@@ -37,6 +44,7 @@ from tests.checker.transaction_history import (
 )
 from tests.checker.transaction_readers import (
     LibraryReader,
+    NativeReader,
     PythonReader,
     Reader,
     ends_of,
@@ -62,7 +70,7 @@ _COPIED_MAX: Final = 50
 
 
 class Producer(Protocol):
-    """`RawProducer` or `LibraryProducer`, but for what they do with offsets."""
+    """`RawProducer`, `LibraryProducer` or a native one, but for what they do with offsets."""
 
     def start(self) -> None: ...
 
@@ -420,16 +428,24 @@ class Copier(Actor):
         moments: Moments,
         stop: threading.Event,
         member_of_group: bool,
+        place: str | None = None,
     ) -> None:
         super().__init__(name, history, make, chance=chance, moments=moments, stop=stop)
+        self._place = place
         self._copy = copy
         self._is_member = member_of_group
         self._addresses = addresses
         self._places = [place for place in history.places if place.topic == copy.source]
         self._consumer = self._new_consumer()
 
-    def _new_consumer(self) -> Consumer:
-        consumer = library_consumer(self._addresses, group=self._copy.group)
+    def _new_consumer(self) -> Consumer | NativeConsumer:
+        consumer: Consumer | NativeConsumer
+        if self._place is None:
+            consumer = library_consumer(self._addresses, group=self._copy.group)
+        else:
+            consumer = NativeConsumer(
+                self._place, isolation="read_committed", group=self._copy.group, resets="earliest"
+            )
         if self._is_member:
             consumer.subscribe([self._copy.source])
         return consumer
@@ -440,11 +456,7 @@ class Copier(Actor):
     def live(self, producer: Producer) -> None:
         self._go_to_committed()
         while not self.stop.is_set():
-            messages = [
-                message
-                for message in self._consumer.consume(self.chance.randint(1, _COPIED_MAX), timeout=0.3)
-                if message.error() is None
-            ]
+            messages = self._some()
             if not messages:
                 continue
             tokens: dict[Place, list[int]] = {}
@@ -467,6 +479,17 @@ class Copier(Actor):
                 producer.end(commit=False)
                 self._go_to_committed()
 
+    def _some(self) -> list[Message | NativeMessage]:
+        came: list[Message | NativeMessage] = [
+            *self._consumer.consume(self.chance.randint(1, _COPIED_MAX), timeout=0.3)
+        ]
+        for message in came:
+            error = message.error()
+            if isinstance(message, NativeMessage) and error is not None:
+                kind = "torn" if error.code() == KafkaError._BAD_MSG else "gave up"
+                self.failures.append(f"{kind}: {self.name}: {error}")
+        return [message for message in came if message.error() is None]
+
     def _copy_in_one(
         self, producer: Producer, tokens: dict[Place, list[int]], offsets: dict[Place, int]
     ) -> None:
@@ -476,8 +499,12 @@ class Copier(Actor):
             self.write(producer, transaction, Place(self._copy.target, place.partition), each)
         if isinstance(producer, RawProducer):
             producer.send_offsets(self._copy.group, offsets)
+        elif isinstance(producer, NativeTransactionalProducer):
+            assert isinstance(self._consumer, NativeConsumer)
+            producer.send_offsets(self._consumer, offsets)
         else:
             assert isinstance(producer, LibraryProducer)
+            assert isinstance(self._consumer, Consumer)
             producer.send_offsets(self._consumer, offsets)
         if self.chance.random() < 0.1:
             self.met["aborted a copy"] += 1
@@ -522,9 +549,20 @@ class TransactionWorkload:
     Args:
         ports: where the brokers listen.
         pause_s: of each writer between two transactions, on average.
+        lanes: of the writers and copiers that are a library's, and of a reader; none for librdkafka.
     """
 
-    def __init__(self, ports: Sequence[int], *, partitions: int, seed: int, pause_s: float = 0.05) -> None:
+    def __init__(
+        self,
+        ports: Sequence[int],
+        *,
+        partitions: int,
+        seed: int,
+        pause_s: float = 0.05,
+        lanes: Lanes | None = None,
+    ) -> None:
+        lanes = lanes or Lanes()
+        turns = Turns(lanes)
         self._addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
         places = tuple(Place(topic, number) for topic in TOPICS for number in range(partitions))
         self.history = TransactionHistory(places, COPIES)
@@ -532,11 +570,22 @@ class TransactionWorkload:
         self._stop = threading.Event()
         self._readers: list[Reader] = [
             LibraryReader("librdkafka", self._addresses, places),
-            PythonReader("kafka-python", self._addresses, places),
+            *(NativeReader(f"native {place}", place, places) for place in lanes.native),
         ]
+        if not lanes.native:
+            self._readers.append(PythonReader("kafka-python", self._addresses, places))
         ports = tuple(ports)
+        chosen: dict[str, str | None] = {}
+
+        def at(name: str) -> str | None:
+            if name not in chosen:
+                chosen[name] = turns.next()
+            return chosen[name]
 
         def library(name: str) -> Callable[[int], Producer]:
+            place = at(name)
+            if place is not None:
+                return lambda timeout_ms: NativeTransactionalProducer(place, name, timeout_ms=timeout_ms)
             return lambda timeout_ms: LibraryProducer(self._addresses, name, timeout_ms=timeout_ms)
 
         def raw(name: str, protocol: int) -> Callable[[int], Producer]:
@@ -582,6 +631,7 @@ class TransactionWorkload:
                     moments=self.moments,
                     stop=self._stop,
                     member_of_group=copy is COPIES[0],
+                    place=at(name) if copy is COPIES[0] else None,
                 )
             )
 

@@ -1,4 +1,6 @@
-"""Producers and readers of one topic, a thread each, over librdkafka. They write down what happens and judge nothing.
+"""Producers and readers of one topic, a thread each. They write down what happens and judge nothing.
+
+They are librdkafka's, or the native client's on one of its lanes. Who reads everything at the end is librdkafka's.
 
 Besides the producers who wait for all replicas there is one who waits for the leader alone, and writes only when it is
 told to (`burst`): what it writes while no follower copies is what a follower cuts off later. Its records may be there
@@ -18,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from tests.checker.client_log import ClientLog
 from tests.checker.history import NOT_KNOWN, History, Reading, token_of
+from tests.checker.native_clients import Lanes, NativeConsumer, NativeProducer, Turns
 from tests.checker.values import key_of, token_in, value_of
 
 FLUSH_TIMEOUT_S: Final = 120.0
@@ -35,9 +38,17 @@ class Workload:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, history: History, *, records_per_s: float, is_trimmed: bool = False
+        self,
+        bootstrap: str,
+        topic: str,
+        history: History,
+        *,
+        records_per_s: float,
+        is_trimmed: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         self._bootstrap = bootstrap
+        self._turns = turns or Turns(Lanes())
         self.topic = topic
         self.history = history
         self._reset = "earliest" if is_trimmed else "error"
@@ -106,7 +117,7 @@ class Workload:
 
     def _send(
         self,
-        producer: Producer,
+        producer: Producer | NativeProducer,
         number: int,
         sequence: int,
         *,
@@ -171,17 +182,11 @@ class Workload:
 
     def _produce(self, number: int) -> None:
         offsets = self.history.acknowledged[number]
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
-                "message.timeout.ms": _DELIVERY_TIMEOUT_MS,
-                "socket.timeout.ms": 10_000,
-                "reconnect.backoff.max.ms": 500,
-                "linger.ms": 1,
-                "debug": "eos,msg",
-            },
-            logger=self._told[number].logger,
+        place = self._turns.next()
+        producer = (
+            NativeProducer(place, delivery_ms=_DELIVERY_TIMEOUT_MS)
+            if place is not None
+            else self._library_producer(number)
         )
 
         def answers_to(sequence: int) -> Callable[[KafkaError | None, Message], None]:
@@ -210,12 +215,38 @@ class Workload:
                 self.failures.append(f"gave up: producer {number} cannot end: {len(producer)} records wait")
         except KafkaException as error:
             self.failures.append(f"gave up: producer {number}: {error}")
+        finally:
+            if isinstance(producer, NativeProducer):
+                producer.close()
+
+    def _library_producer(self, number: int) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": _DELIVERY_TIMEOUT_MS,
+                "socket.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 500,
+                "linger.ms": 1,
+                "debug": "eos,msg",
+            },
+            logger=self._told[number].logger,
+        )
 
     def _read(self, number: int) -> None:
-        consumer = self._consumer()
+        place = self._turns.next()
+        consumer: Consumer | NativeConsumer
+        if place is None:
+            consumer = self._consumer()
+        else:
+            consumer = NativeConsumer(place, resets=self._reset)
+            consumer.assign(self._places())
         _read_until(
             consumer, self.history.readings[number], self._stop_reading.is_set, self.failures, timeout_s=None
         )
+
+    def _places(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, each, 0) for each in range(self.history.partitions)]
 
     def _consumer(self) -> Consumer:
         consumer = Consumer(
@@ -232,7 +263,7 @@ class Workload:
                 "log_level": 0,
             }
         )
-        consumer.assign([TopicPartition(self.topic, each, 0) for each in range(self.history.partitions)])
+        consumer.assign(self._places())
         return consumer
 
 
@@ -255,7 +286,7 @@ def _limits_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int
 
 
 def _read_until(
-    consumer: Consumer,
+    consumer: Consumer | NativeConsumer,
     readings: list[Reading],
     is_done: Callable[[], bool],
     failures: list[str],
@@ -270,6 +301,10 @@ def _read_until(
             if error is not None:
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
                     failures.append(f"went back: a reader's offset was refused: {error}")
+                elif error.code() == KafkaError._BAD_MSG:
+                    failures.append(f"torn: a reader was given what is no record: {error}")
+                elif error.code() == KafkaError._FATAL:
+                    failures.append(f"gave up: a reader: {error}")
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -335,6 +336,23 @@ def test_damage_that_the_next_start_finds_is_left_to_it(
     assert content(damaged) == before
     if is_done:
         assert "the next start cuts the log there and copies the rest from slot 1" in repair["outcome"]
+
+
+def test_a_copied_data_directory_is_repaired_itself_not_its_original(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    whole, damaged = batch(0) + batch(2), batch(0) + batch(2, b"VALUE")[:-1] + b"?"
+    for slot, content in enumerate((damaged, whole)):
+        write(original, slot, {0: [content]})
+    facts = {
+        "data_dir": str(original.resolve()),
+        "log_dirs": [[str(original / f"slot-{slot}")] for slot in range(2)],
+    }
+    (original / "run.json").write_text(json.dumps(facts))
+    shutil.copytree(original, copy)
+    assert verify(copy, "--repair")[0].code == 0
+    segment = f"t-0/{segment_file_name(0, LOG)}"
+    assert (copy / "slot-0" / segment).read_bytes()[: len(whole)] == whole
+    assert (original / "slot-0" / segment).read_bytes()[: len(damaged)] == damaged
 
 
 def test_nothing_is_repaired_while_an_appliance_runs(tmp_path: Path) -> None:

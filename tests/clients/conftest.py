@@ -9,9 +9,10 @@ import pytest
 
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.adapters.driver_process import end_idle_drivers
+from tests.clients.adapters.native import tell
 from tests.clients.play import Stage
+from tests.native.transports import broker_on_all
 from tests.support.broker import Broker
-from tests.support.judge import running_broker
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,8 +24,9 @@ def drivers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with its shipped settings."""
-    with running_broker(tmp_path_factory.mktemp("broker") / "data") as started:
+    """A broker with its shipped settings, on all transports that it has."""
+    with broker_on_all(tmp_path_factory.mktemp("broker")) as (started, places):
+        tell(places)
         yield started
 
 
@@ -36,9 +38,11 @@ def strict_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
 
         def address() -> str:
             if not started:
-                data_dir = tmp_path_factory.mktemp("strict") / "data"
                 settings = {"auto.create.topics.enable": False}
-                started.append(stack.enter_context(running_broker(data_dir, settings)))
+                strict = broker_on_all(tmp_path_factory.mktemp("strict"), settings)
+                broker, places = stack.enter_context(strict)
+                tell(places)
+                started.append(broker)
             return started[0].address
 
         yield address

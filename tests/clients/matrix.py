@@ -12,14 +12,26 @@ from tests.clients.adapters.java import JavaClient
 from tests.clients.adapters.kafka_python import KafkaPythonClient
 from tests.clients.adapters.kafkajs import KafkajsClient
 from tests.clients.adapters.kcat import KcatClient
+from tests.clients.adapters.native import NativeClient, NativeShmClient, NativeZeroMqClient
 from tests.clients.client import Client
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.transaction_scenarios import TRANSACTION_SCENARIOS
 from tests.clients.transactional.aiokafka import AiokafkaTransactions
 from tests.clients.transactional.confluent import ConfluentTransactions
-from tests.clients.transactional.drivers import Java3Transactions, JavaTransactions, KafkajsTransactions
+from tests.clients.transactional.drivers import (
+    FranzGoTransactions,
+    Java3Transactions,
+    JavaTransactions,
+    KafkajsTransactions,
+)
 from tests.clients.transactional.kafka_python import KafkaPythonTransactions
 from tests.clients.transactional.library import TransactionalLibrary
+from tests.clients.transactional.native import (
+    NativeShmTransactions,
+    NativeTransactions,
+    NativeZeroMqTransactions,
+)
+from tests.support.judge import JUDGE
 
 CLIENTS: Final[tuple[type[Client], ...]] = (
     ConfluentClient,
@@ -28,7 +40,13 @@ CLIENTS: Final[tuple[type[Client], ...]] = (
     KcatClient,
     KafkajsClient,
     JavaClient,
+    NativeClient,
+    NativeZeroMqClient,
+    NativeShmClient,
 )
+ON_LANES: Final = (NativeZeroMqClient, NativeShmClient)
+PLAYING: Final = tuple(kind for kind in CLIENTS if JUDGE != "kafka" or kind not in ON_LANES)
+"""Those that reach the broker of this run: Apache Kafka has neither ZeroMQ nor shared memory."""
 LIBRARIES: Final[tuple[type[TransactionalLibrary], ...]] = (
     ConfluentTransactions,
     KafkaPythonTransactions,
@@ -36,6 +54,10 @@ LIBRARIES: Final[tuple[type[TransactionalLibrary], ...]] = (
     KafkajsTransactions,
     JavaTransactions,
     Java3Transactions,
+    FranzGoTransactions,
+    NativeTransactions,
+    NativeZeroMqTransactions,
+    NativeShmTransactions,
 )
 PAGE: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- {}: begin -->\n"

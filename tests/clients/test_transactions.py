@@ -11,11 +11,13 @@ from tests.clients.transaction_scenarios import TransactionScenario, transaction
 from tests.clients.transactional.aiokafka import AiokafkaTransactions
 from tests.clients.transactional.confluent import ConfluentTransactions
 from tests.clients.transactional.drivers import (
+    FranzGoTransactions,
     Java3Transactions,
     JavaTransactions,
     KafkajsTransactions,
 )
 from tests.clients.transactional.kafka_python import KafkaPythonTransactions
+from tests.clients.transactional.native import NativeTransactions
 from tests.support.judge import ENDS_AT_ONCE, running_broker
 
 
@@ -56,3 +58,13 @@ def test_java(scenario: TransactionScenario, witness: ConfluentTransactions) -> 
 @pytest.mark.parametrize("scenario", transaction_cells(Java3Transactions))
 def test_java_of_version_1(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
     scenario.play(Java3Transactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(NativeTransactions))
+def test_native(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(NativeTransactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(FranzGoTransactions))
+def test_franz_go(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(FranzGoTransactions, witness)

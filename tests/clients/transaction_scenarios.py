@@ -212,7 +212,9 @@ def undecided_is_unseen(act: Act) -> None:
     producer.begin()
     producer.send(topic, [b"undecided"])
     act.witness.send(topic, [b"after"])
-    assert act.library.read(topic, until=b"after", timeout_s=LOOK_S) == [b"before"]
+    assert act.library.read(topic, until=b"before") == [b"before"]
+    # What is there has been read, and what is undecided hides what is behind it; a slow machine may see nothing yet.
+    assert act.library.read(topic, until=b"after", timeout_s=LOOK_S) in ([b"before"], [])
     assert act.library.read(topic, until=b"after", committed=False) == [b"before", b"undecided", b"after"]
     producer.commit()
     assert act.ended(topic) == [[b"before", b"undecided", b"after"]]

@@ -97,7 +97,7 @@ def test_everything_that_kafka_lists_is_listed_and_what_nothing_reads_is_read_on
     assert not told["max.connections"].read_only
 
 
-@pytest.mark.parametrize("name", ["ssl.keystore.location", "log.cleaner.threads"])
+@pytest.mark.parametrize("name", ["ssl.provider", "log.cleaner.threads"])
 def test_kafkas_setting_that_nothing_reads_is_refused_in_the_file_by_what_it_is(name: str) -> None:
     with pytest.raises(ConfigurationError, match="a setting of Apache Kafka that the appliance does not use"):
         load_settings(overrides={name: "1"})

@@ -91,7 +91,6 @@ def test_first_of_several_broker_wide_names_wins_as_in_kafka(given: dict[str, st
         ("segment.bytes", "log.segment.bytes"),
         ("retention.ms", "log.retention.ms"),
         ("log.dir", "data.dir"),
-        ("listeners", "host"),
     ],
 )
 def test_unknown_option_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:

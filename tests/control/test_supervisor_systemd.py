@@ -131,6 +131,7 @@ def test_socket_of_systemd_that_other_hosts_reach_is_warned_of(start_instance: S
     port = free_ports()
     with socket.create_server(("0.0.0.0", port)) as given:
         instance = start_instance(
+            "insecure=true",
             port=port,
             wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
             pass_fds=(given.fileno(),),
@@ -138,6 +139,20 @@ def test_socket_of_systemd_that_other_hosts_reach_is_warned_of(start_instance: S
         assert instance.wait_ready().startswith(f"appliance ready on 0.0.0.0:{port} ")
         assert instance.stop() == 0, instance.errors()
     assert f"listening without authentication on 0.0.0.0:{port}" in instance.errors()
+
+
+def test_socket_of_systemd_that_other_hosts_reach_is_refused_without_consent(
+    start_instance: StartInstance,
+) -> None:
+    port = free_ports()
+    with socket.create_server(("0.0.0.0", port)) as given:
+        instance = start_instance(
+            port=port,
+            wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
+            pass_fds=(given.fileno(),),
+        )
+        assert instance.process.wait(30) == 2
+    assert f"listener PLAINTEXT on 0.0.0.0:{port} authenticates nobody" in instance.errors()
 
 
 @pytest.mark.parametrize("kind", ["another port", "a Unix socket"])

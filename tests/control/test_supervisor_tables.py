@@ -110,7 +110,7 @@ def test_accepted_connection_inherits_no_delay_and_keep_alive(tmp_path: Path) ->
     bound = listeners(settings)
     with socket.create_connection(("127.0.0.1", settings.port)):
         # The connection is in the backlog already: connect returned.
-        accepted, _ = bound[0].accept()
+        accepted, _ = bound["PLAINTEXT", 0].accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -120,8 +120,8 @@ def test_accepted_connection_inherits_no_delay_and_keep_alive(tmp_path: Path) ->
 def test_each_slot_listens_on_its_own_port(tmp_path: Path) -> None:
     settings = load_settings(None, {"data.dir": str(tmp_path), "port": str(free_ports(3)), "slots": "3"})
     bound = listeners(settings)
-    assert {slot: sock.getsockname()[1] for slot, sock in bound.items()} == {
-        slot: settings.port + slot for slot in range(3)
+    assert {key: sock.getsockname()[1] for key, sock in bound.items()} == {
+        ("PLAINTEXT", slot): settings.port + slot for slot in range(3)
     }
     close_all(bound.values())
 

@@ -19,7 +19,7 @@ LONG_MS = 1_000
 
 
 class Owner:
-    """A process that holds numbers for its askers, and sleeps as long as its deadlines let it."""
+    """A process that holds numbers for its requesters, and sleeps as long as its deadlines let it."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -29,15 +29,21 @@ class Owner:
         """When and what."""
         self.held: HeldAnswers[str, str, int] = HeldAnswers(self.deadlines, expired=self._expired)
 
-    def _expired(self, _key: str, _asker: str, answer: int) -> None:
+    def _expired(self, _key: str, _requester: str, answer: int) -> None:
         self.expired.append((self.now_ms, answer))
 
     def hold(
-        self, answer: int, *, key: str = "a", asker: str = "x", position: int = 0, timeout_ms: int = LONG_MS
+        self,
+        answer: int,
+        *,
+        key: str = "a",
+        requester: str = "x",
+        position: int = 0,
+        timeout_ms: int = LONG_MS,
     ) -> None:
         now_ns = self.now_ms * MS
         due_ns = now_ns + timeout_ms * MS
-        self.held.hold(key, position or answer, asker, answer, now_ns=now_ns, due_ns=due_ns)
+        self.held.hold(key, position or answer, requester, answer, now_ns=now_ns, due_ns=due_ns)
 
     def reached(self, position: int, key: str = "a") -> list[int]:
         return [answer for _, _, _, _, answer in self.held.reached(key, position)]
@@ -186,12 +192,12 @@ def test_registrations_are_bounded_and_the_rest_expires_all_the_same(owner: Owne
     assert {when for when, _ in owner.expired} == {LONG_MS}
 
 
-def test_an_asker_that_died_gets_nothing(owner: Owner) -> None:
+def test_a_requester_that_died_gets_nothing(owner: Owner) -> None:
     owner.hold(1)
-    owner.hold(2, asker="y")
+    owner.hold(2, requester="y")
     owner.hold(3, key="b")
     owner.pass_ms(GRACE_MS)
-    owner.held.drop_asker("x")
+    owner.held.drop_requester("x")
     assert len(owner.held) == 1
     owner.pass_ms(LONG_MS)
     assert owner.expired == [(LONG_MS, 2)]

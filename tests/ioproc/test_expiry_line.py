@@ -43,7 +43,7 @@ class Worker:
         self.dues: dict[int, int] = {}
         self.held: HeldAnswers[str, str, int] = HeldAnswers(self.line.deadlines, expired=self._expired)
 
-    def _expired(self, _key: str, _asker: str, answer: int) -> None:
+    def _expired(self, _key: str, _requester: str, answer: int) -> None:
         self.expired.append(((time.monotonic_ns() - self.dues[answer]) // MS, answer))
 
     def hold(self, answer: int, timeout_ms: int = SOON_MS) -> None:

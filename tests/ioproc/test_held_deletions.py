@@ -22,7 +22,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.protocol.errors import ErrorCode
 from tests.support.no_purgatory import NoPurgatory
 
-ASKER, OTHER = Role(RoleKind.NETPROC, 0, 0), Role(RoleKind.NETPROC, 0, 1)
+REQUESTER, OTHER = Role(RoleKind.NETPROC, 0, 0), Role(RoleKind.NETPROC, 0, 1)
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
     def reply(self, peer: Role, answer: Answer) -> None:
         self.replies.append((peer, answer[ERROR], answer[LOW_WATERMARK]))
 
-    def hold(self, start: int, *, timeout_ms: int = 1000, peer: Role = ASKER) -> bool:
+    def hold(self, start: int, *, timeout_ms: int = 1000, peer: Role = REQUESTER) -> bool:
         answer = (4, 0, 0, 7, 0, 0, start, -1, start, 0, 0, 0, 0, 0)
         return self.held.hold(self.partition, peer, answer, timeout_ms=timeout_ms)
 
@@ -73,11 +73,11 @@ def test_each_is_answered_when_the_last_replica_has_come_as_far(bench: Bench) ->
     assert bench.hold(8, peer=OTHER)
     bench.low_watermark = 6
     bench.held.moved(bench.partition)
-    assert bench.replies == [(ASKER, 0, 6)]
+    assert bench.replies == [(REQUESTER, 0, 6)]
     bench.low_watermark = 9
     bench.held.moved(bench.partition)
     bench.held.moved(bench.partition)
-    assert bench.replies == [(ASKER, 0, 6), (OTHER, 0, 9)]
+    assert bench.replies == [(REQUESTER, 0, 6), (OTHER, 0, 9)]
 
 
 def test_time_ends_the_wait_of_whom_it_is_over_for_and_of_nobody_else(bench: Bench) -> None:
@@ -87,7 +87,7 @@ def test_time_ends_the_wait_of_whom_it_is_over_for_and_of_nobody_else(bench: Ben
     bench.pass_ms(300)
     assert bench.replies == [(OTHER, ErrorCode.REQUEST_TIMED_OUT, 2)]
     bench.pass_ms(800)
-    assert bench.replies[1:] == [(ASKER, ErrorCode.REQUEST_TIMED_OUT, 2)]
+    assert bench.replies[1:] == [(REQUESTER, ErrorCode.REQUEST_TIMED_OUT, 2)]
     assert bench.held.statistics() == {"deletions": 0}
 
 
@@ -95,13 +95,13 @@ def test_who_leads_no_more_says_so(bench: Bench) -> None:
     assert bench.hold(5)
     bench.held.forget(bench.partition, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     bench.held.forget(bench.partition, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert bench.replies == [(ASKER, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert bench.replies == [(REQUESTER, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
-def test_an_asker_that_died_hears_nothing(bench: Bench) -> None:
+def test_a_requester_that_died_hears_nothing(bench: Bench) -> None:
     assert bench.hold(5)
     assert bench.hold(5, peer=OTHER)
-    bench.held.drop_asker(ASKER)
+    bench.held.drop_requester(REQUESTER)
     bench.low_watermark = 5
     bench.held.moved(bench.partition)
     assert bench.replies == [(OTHER, 0, 5)]

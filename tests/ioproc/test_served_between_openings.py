@@ -8,40 +8,23 @@ from uuid import UUID
 
 import pytest
 
-from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervision import SupervisionSocket, socket_pair
-from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock
-from appliance.config import load_settings
 from appliance.ioproc.leader_host import OPENINGS_A_LOOK
-from appliance.ioproc.worker import WorkerAgent
-from appliance.ipc.doorbell import Doorbell
-from appliance.ipc.shared_memory import remove_directory
-from appliance.process.agent import AgentProcess
-from tests.support.private_directory import new_private_directory
+from tests.ioproc.worker_on_rings import WORKER, WorkerOnRings
 
-NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
+NETPROC = Role(RoleKind.NETPROC)
 TOPIC_ID = UUID(int=7)
 
 
-class Served:
+class Served(WorkerOnRings):
     """A worker, and the network process's end of the rings between them."""
 
     def __init__(self, data_dir: Path) -> None:
-        settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
-        doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
-        self.wiring = Wiring(settings, "appliance-test", new_private_directory(), doorbells)
-        self.wiring.create_standing_regions()
-        self.wiring.create_for(NETPROC, 1, {})
-        self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
-        self.ends = socket_pair()
-        self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-        child = Child(IOPROC, 1, {NETPROC: 1}, self.wiring, SupervisionSocket(self.ends[1]))
-        self.process = AgentProcess(child, warn=print)
-        self.worker = WorkerAgent(self.process, self.process.controller_link())
+        super().__init__(data_dir, (NETPROC,))
+        self.asker = self.askers[NETPROC]
 
     def obey(self, rows: range, *, full: bool) -> None:
         partitions = tuple(
@@ -50,14 +33,14 @@ class Served:
         self.worker.host.obey([Envelope(1, Assign(1, "c", full, partitions))])
 
     def ask_greatest_timestamp(self, row: int) -> None:
-        to = self.asker.outbound[IOPROC]
+        to = self.asker.outbound[WORKER]
         flags = int(RequestFlag.MAX_TIMESTAMP)
         assert to.put(int(Op.LIST_OFFSETS), flags, 0, 77, 0, row, 1, -1, 0, 0, 0, 0, 0, 0)
         to.publish()
 
     def answers(self) -> list[tuple[int, ...]]:
         """(operation, error, request, row)"""
-        told = self.asker.inbound[IOPROC].drain(16)
+        told = self.asker.inbound[WORKER].drain(16)
         return [(each[OP], each[ERROR], each[REQUEST_ID], each[ROW]) for each in told]
 
 
@@ -65,11 +48,7 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(tmp_path)
     yield made
-    made.worker._close()
-    for end in made.ends:
-        end.close()
-    made.process.end()
-    remove_directory(made.wiring.runtime_dir)
+    made.close()
 
 
 def test_who_is_led_already_is_answered_before_the_last_log_is_open(served: Served) -> None:

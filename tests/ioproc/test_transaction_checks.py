@@ -13,6 +13,7 @@ from appliance.channels.partition_table import (
     table_size_bytes,
 )
 from appliance.channels.request_channel import (
+    ANSWER_LOG_START,
     ERROR,
     FLAGS,
     FOUND_OFFSET,
@@ -20,6 +21,7 @@ from appliance.channels.request_channel import (
     PRODUCED_OFFSET,
     REJECT_REASON,
     Op,
+    ProduceFlag,
     RejectReason,
     RequestFlag,
     ResponseFlag,
@@ -45,6 +47,8 @@ V1: Final = 11
 TV2: Final = 12
 COORDINATOR: Final = int(RequestFlag.COORDINATOR_ORIGIN)
 VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
+NAMED: Final = int(ProduceFlag.NAMED)
+UNPROVED: Final = NAMED | int(ProduceFlag.UNPROVED)
 
 NONE: Final = int(ErrorCode.NONE)
 FENCED: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -69,7 +73,7 @@ class Owner:
         producer_id: int = PID,
         transactional: bool = True,
         version: int = V1,
-        flags: int = 0,
+        flags: int = NAMED,
     ) -> Answer:
         batch = batch_of(
             attributes=TRANSACTIONAL if transactional else 0,
@@ -92,7 +96,7 @@ class Owner:
         producer_id: int = PID,
         transactional: bool = True,
         version: int = V1,
-        flags: int = 0,
+        flags: int = NAMED,
     ) -> tuple[int, int]:
         """(error, reason)"""
         answer = self.answer(
@@ -166,6 +170,62 @@ def test_batch_without_a_permit_is_refused_so_that_the_network_process_asks(
     assert owner.produce(1, version=version) == APPENDED
 
 
+@pytest.mark.parametrize("version", [V1, TV2])
+def test_request_that_names_no_transactional_id_writes_into_no_transaction(
+    owner: Owner, version: int
+) -> None:
+    not_named = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), 0
+    assert owner.produce(0, version=version, flags=0) == not_named
+    owner.permit()
+    assert owner.produce(0, version=version, flags=0) == not_named
+    assert owner.produce(0, version=version) == APPENDED
+    assert owner.produce(1, version=version, flags=0) == not_named
+    assert owner.produce(0, version=version, flags=0) == not_named, (
+        "nor is a repeated batch told where it lies"
+    )
+    assert owner.log_end == 1
+    assert owner.produce(0, producer_id=PID + 1, transactional=False, flags=0) == APPENDED
+
+
+@pytest.mark.parametrize("version", [V1, TV2])
+def test_permit_does_not_count_while_the_transactional_id_is_not_proved(owner: Owner, version: int) -> None:
+    owner.permit()
+    assert owner.produce(0, version=version, flags=UNPROVED) == NOT_PERMITTED
+    assert owner.produce(0, version=version) == APPENDED, "it is not used up"
+    assert owner.produce(1, version=version, flags=UNPROVED) == APPENDED, "the transaction is open here"
+    assert owner.produce(1, version=version, flags=UNPROVED) == APPENDED, "and knows its batches"
+    assert owner.log_end == 2
+
+
+def test_batch_that_repeats_one_of_an_ended_transaction_needs_a_permit_like_any_other(owner: Owner) -> None:
+    owner.permit()
+    assert owner.produce(0) == APPENDED
+    assert owner.produce(1) == APPENDED
+    assert owner.end() == NONE
+    assert owner.produce(0) == NOT_PERMITTED
+    owner.permit()
+    repeated = owner.answer(0)
+    assert (repeated[ERROR], repeated[FLAGS], repeated[PRODUCED_OFFSET]) == (NONE, ResponseFlag.DUPLICATE, 0)
+    # The permit is still there, and the repeated batch's sequence number is not due.
+    assert owner.produce(2) == APPENDED
+
+
+def test_refusal_of_the_log_tells_the_log_start_and_no_other_does(owner: Owner) -> None:
+    def log_start(sequence: int, error: int, *, epoch: int = 0, transactional: bool = True) -> int:
+        answer = owner.answer(sequence, epoch=epoch, transactional=transactional)
+        assert answer[ERROR] == error
+        return answer[ANSWER_LOG_START]
+
+    owner.permit(epoch=3)
+    assert log_start(0, NO_TRANSACTION, epoch=4) == -1, "not permitted: the coordinator decides"
+    owner.permit(epoch=4)
+    assert log_start(0, NONE, epoch=4) == 0
+    assert log_start(7, OUT_OF_ORDER, epoch=4) == 0
+    assert log_start(1, NO_TRANSACTION, epoch=4, transactional=False) == 0
+    assert log_start(1, FENCED, epoch=3) == -1
+    assert log_start(1, FENCED, epoch=3, transactional=False) == 0
+
+
 def test_first_batch_uses_the_permit_up(owner: Owner) -> None:
     owner.permit()
     assert owner.produce(0) == APPENDED
@@ -235,14 +295,6 @@ def test_coordinators_batch_of_a_transaction_needs_a_permit_too(owner: Owner) ->
 
 def test_verified_batch_needs_no_permit(owner: Owner) -> None:
     assert owner.produce(0, flags=VERIFIED) == APPENDED
-
-
-def test_batch_that_was_appended_before_is_answered_as_then_without_a_permit(owner: Owner) -> None:
-    owner.permit()
-    assert owner.produce(0) == APPENDED
-    assert owner.end() == NONE
-    again = owner.answer(0)
-    assert (again[ERROR], again[FLAGS], again[PRODUCED_OFFSET]) == (NONE, int(ResponseFlag.DUPLICATE), 0)
 
 
 # Epochs and sequence numbers

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
 
@@ -119,8 +123,10 @@ class Counted:
         self.is_marked = True
         self.mark: Callable[[], None] = unpublished
         self.state_file: StateFile | None = None
+        self.state_takes: Callable[[], None] = unpublished
 
     def state(self, *, now_ms: int) -> PartitionState:
+        self.state_takes()
         return state(self.log.log_end_offset + 1, written_ms=now_ms)
 
     def append(self) -> None:
@@ -241,6 +247,128 @@ def test_many_appends_make_one_record_and_none_makes_no_timer(tmp_path: Path) ->
     assert found is not None
     assert found.sequence == 1
     assert said == []
+
+
+def test_a_quiet_log_says_an_append_and_its_watermark_at_once_and_a_busy_one_keeps_the_interval(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, [])
+    partition = Counted(open_log(tmp_path / "a-0"))
+    publisher.take(partition)
+    timers.run(1_000)
+    timers.run(1_000)
+
+    def sequence() -> int:
+        found = read_state(tmp_path / "a-0")
+        assert found is not None
+        return found.sequence
+
+    quiet = sequence()
+    for told in (1, 2, 2):
+        partition.append()
+        timers.run(0)
+        assert sequence() == quiet + told
+    before = sequence()
+    for _ in range(1_000):
+        partition.append()
+        timers.run(1)
+    assert 40 <= sequence() - before <= 51
+
+
+class Watch:
+    """Says that it waits for a partition, as docs/reading-off-disk.md has it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = os.open(directory / STATE, os.O_RDONLY)
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def sequence_of(directory: Path) -> int:
+    found = read_state(directory)
+    assert found is not None
+    return found.sequence
+
+
+def test_a_busy_log_says_each_append_at_once_while_a_reader_waits_for_it(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, [])
+    watched, other = Counted(open_log(tmp_path / "a-0")), Counted(open_log(tmp_path / "b-0"))
+    for each in (watched, other):
+        publisher.take(each)
+    timers.run(1_000)
+
+    def told(rounds: int) -> tuple[int, int]:
+        before = sequence_of(tmp_path / "a-0"), sequence_of(tmp_path / "b-0")
+        for _ in range(rounds):
+            watched.append()
+            other.append()
+            timers.run(1)
+        return sequence_of(tmp_path / "a-0") - before[0], sequence_of(tmp_path / "b-0") - before[1]
+
+    told(20)
+    with Watch(tmp_path / "a-0"):
+        told(25)  # it is noticed with the next record
+        assert told(200)[0] == 200
+        assert told(200)[1] <= 11
+    told(2)
+    assert told(200)[0] <= 11
+
+
+def test_what_others_take_of_the_core_makes_no_pause(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = StatePublisher(
+        timers.after_ms, clock, interval_ms=20, warn=lambda _: None, processor_ns=lambda: 0
+    )
+    partition = Counted(open_log(tmp_path / "a-0"))
+    partition.state_takes = lambda: clock.advance(5)
+    publisher.take(partition)
+    timers.run(1_000)
+    before = sequence_of(tmp_path / "a-0")
+    for _ in range(1_000):
+        partition.append()
+        timers.run(1)
+    assert sequence_of(tmp_path / "a-0") - before >= 45
+
+
+def test_waiting_readers_leave_their_process_four_fifths_of_its_time(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    spent_ns = 0
+
+    def work() -> None:
+        nonlocal spent_ns
+        spent_ns += 1_000_000
+
+    publisher = StatePublisher(
+        timers.after_ms, clock, interval_ms=20, warn=lambda _: None, processor_ns=lambda: spent_ns
+    )
+    partitions = [Counted(open_log(tmp_path / f"a-{number}")) for number in range(20)]
+    for each in partitions:
+        publisher.take(each)
+        timers.run(1_000)
+    with ExitStack() as watches:
+        for each in partitions:
+            watches.enter_context(Watch(each.log.directory))
+            each.append()
+        timers.run(2_000)
+        for each in partitions:
+            each.state_takes = work
+        for _ in range(1_000):
+            for each in partitions:
+                each.append()
+            timers.run(1)
+    # The work comes on top of the rests: the clock of the test stands still meanwhile.
+    assert 0.15 <= spent_ns / (spent_ns + 1e9) <= 0.2
 
 
 def test_descriptors_are_bounded_and_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,17 @@ def test_a_batch_over_the_limit_is_too_large_and_one_at_it_is_not() -> None:
     assert code_of(batch, LogSettings(max_message_bytes=len(batch) - 1)) == ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_the_marker_of_a_coordinator_has_no_limit() -> None:
+    """Otherwise a transaction could not end after `max.message.bytes` was lowered."""
+    batch = marker(committed=True, producer_id=7)
+    settings = LogSettings(max_message_bytes=len(batch) - 1)
+    assert validated(batch, settings, AppendOrigin.COORDINATOR)[0] == batch
+    assert code_of(batch, settings, AppendOrigin.CLIENT) == ErrorCode.MESSAGE_TOO_LARGE
+    data = batch_of()
+    settings = LogSettings(max_message_bytes=len(data) - 1)
+    assert code_of(data, settings, AppendOrigin.COORDINATOR) == ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_a_batch_over_the_segment_size_is_refused_for_good() -> None:
     settings = LogSettings(max_message_bytes=10_000, segment_bytes=1000)
     assert code_of(batch_of([bytes(2000)]), settings) == ErrorCode.RECORD_LIST_TOO_LARGE

@@ -38,7 +38,7 @@ class Stage:
         self.eventfd = Doorbell.create_eventfd()
         self.cycle = DutyCycle(Doorbell(self.eventfd, row.sleeping_cell), row, monotonic_ns=time.monotonic_ns)
         self.acceptor = Acceptor(
-            {0: self.listener},
+            {("PLAINTEXT", 0): self.listener},
             self.book,
             cycle=self.cycle,
             context=self.context,

@@ -65,7 +65,9 @@ class Shared:
         """The living generation of every other process."""
         return {role: generation for role, generation in self.generations.items() if role is not self.role}
 
-    def child(self, theirs: socket.socket, listeners: Mapping[int, socket.socket] | None = None) -> Child:
+    def child(
+        self, theirs: socket.socket, listeners: Mapping[tuple[str, int], socket.socket] | None = None
+    ) -> Child:
         """What the supervisor gives the process."""
         return Child(self.role, 1, self.peers, self.wiring, SupervisionSocket(theirs), listeners or {})
 
@@ -93,9 +95,9 @@ class Started(Shared):
 
     def _fork(self) -> SupervisionSocket:
         ours, theirs = socket_pair()
-        listeners: dict[int, socket.socket] = {}
+        listeners: dict[tuple[str, int], socket.socket] = {}
         if self.role.kind is RoleKind.ACCEPTOR:
-            listeners = {slot: socket.create_server(("127.0.0.1", 0)) for slot in range(SLOTS)}
+            listeners = {("PLAINTEXT", slot): socket.create_server(("127.0.0.1", 0)) for slot in range(SLOTS)}
             for listener in listeners.values():
                 listener.setblocking(False)
         child = self.child(theirs, listeners)

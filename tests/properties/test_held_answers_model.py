@@ -20,7 +20,7 @@ class Naive:
     """One that is held."""
 
     key: int
-    asker: int
+    requester: int
     position: int
     due_ms: int
 
@@ -36,18 +36,18 @@ class HeldAnswersModel(RuleBasedStateMachine):
         self.ends = {0: 0, 1: 0, 2: 0}
         self.number = 0
 
-    def expired(self, key: int, asker: int, answer: int) -> None:
+    def expired(self, key: int, requester: int, answer: int) -> None:
         naive = self.waiting.pop(answer)
-        assert (naive.key, naive.asker) == (key, asker)
+        assert (naive.key, naive.requester) == (key, requester)
         assert self.now_ms >= naive.due_ms, "early"
 
-    @rule(key=KEYS, asker=st.integers(0, 1), more=st.integers(0, 3), timeout_ms=st.integers(-1, 300))
-    def hold(self, key: int, asker: int, more: int, timeout_ms: int) -> None:
+    @rule(key=KEYS, requester=st.integers(0, 1), more=st.integers(0, 3), timeout_ms=st.integers(-1, 300))
+    def hold(self, key: int, requester: int, more: int, timeout_ms: int) -> None:
         self.number += 1
         self.ends[key] += more
         now_ns, due_ms = self.now_ms * MS, self.now_ms + timeout_ms
-        self.held.hold(key, self.ends[key], asker, self.number, now_ns=now_ns, due_ns=due_ms * MS)
-        self.waiting[self.number] = Naive(key, asker, self.ends[key], due_ms)
+        self.held.hold(key, self.ends[key], requester, self.number, now_ns=now_ns, due_ns=due_ms * MS)
+        self.waiting[self.number] = Naive(key, requester, self.ends[key], due_ms)
 
     @rule(key=KEYS, behind=st.integers(0, 4))
     def reach(self, key: int, behind: int) -> None:
@@ -66,10 +66,10 @@ class HeldAnswersModel(RuleBasedStateMachine):
         for answer in left:
             del self.waiting[answer]
 
-    @rule(asker=st.integers(0, 1))
-    def drop(self, asker: int) -> None:
-        self.held.drop_asker(asker)
-        self.waiting = {number: each for number, each in self.waiting.items() if each.asker != asker}
+    @rule(requester=st.integers(0, 1))
+    def drop(self, requester: int) -> None:
+        self.held.drop_requester(requester)
+        self.waiting = {number: each for number, each in self.waiting.items() if each.requester != requester}
 
     @rule(steps=st.lists(st.integers(1, 40), min_size=1, max_size=6))
     def pass_time(self, steps: list[int]) -> None:

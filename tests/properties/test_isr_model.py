@@ -181,7 +181,7 @@ class OnePartition(RuleBasedStateMachine):
                     self.partition,
                     asked,
                     self.slots,
-                    asker=leader,
+                    proposer=leader,
                     leader_epoch=self.partition.leader_epoch,
                     partition_epoch=self.partition.partition_epoch - late,
                 )

@@ -7,6 +7,7 @@ have seen. What holds in every history:
 - what was answered as committed ends with a commit in each partition that was added, and nothing else does;
 - an id and an epoch are given to one client only, unless it repeats its request;
 - no client gets an epoch above 32,766;
+- a producer that nobody has fenced is told to come again at worst, also where the epochs of its id end;
 - a replay of the log gives the state that the dead coordinator had committed.
 """
 
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.cluster import TopicPartition
 from appliance.control.coordinator.transaction.effects import Marker
 from appliance.control.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, Transaction
-from appliance.control.coordinator.transaction.transaction_record import read_transaction_record
+from appliance.control.coordinator.transaction.transaction_record import (
+    read_transaction_record,
+    transaction_record,
+)
 from appliance.control.coordinator.transaction.transaction_state import PREPARED, STATES, TransactionState
 from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.transaction.scene import A0, A1, B0, Scene
@@ -31,6 +35,13 @@ partitions_of = st.sets(st.sampled_from((A0, A1, B0)), min_size=1).map(frozenset
 versions = st.sampled_from((1, 2))
 
 Producer = tuple[int, int]
+
+NOT_FATAL = (
+    ErrorCode.NONE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 class Client:
@@ -51,18 +62,31 @@ class ManyClients(RuleBasedStateMachine):
         self.given: dict[Producer, str] = {}
         self.seen: dict[tuple[TopicPartition, int, int], bool] = {}
         self.committed: list[tuple[Producer, frozenset[TopicPartition], int]] = []
+        self.current: dict[str, Client] = {}
+        """The client of an id whom neither a successor nor a timeout can have fenced."""
+
+    @initialize(epochs_left=st.dictionaries(ids, st.integers(0, 4)))
+    def ids_are_old(self, epochs_left: dict[str, int]) -> None:
+        """Some ids have used up nearly all epochs of their producer ids."""
+        for number, (name, left) in enumerate(epochs_left.items()):
+            old = Transaction(number, LAST_CLIENT_EPOCH - left, 10_000)
+            self.scene.log.append(transaction_record(name, old, server_version=2))
+            self.scene.transactions.replay(0, name, old)
 
     # ── clients ───────────────────────────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: len(self.clients) < 3)
     @rule(transactional_id=ids, version=versions)
     def a_producer_starts(self, transactional_id: str, version: int) -> None:
+        self.current.pop(transactional_id, None)
         answers = self.scene.initialize(transactional_id, timeout_ms=10_000)
         self.finish_appends()
         for error, producer_id, epoch in answers:
             if error is ErrorCode.NONE:
                 self.give((producer_id, epoch), transactional_id)
-                self.clients.append(Client(transactional_id, (producer_id, epoch), version))
+                client = Client(transactional_id, (producer_id, epoch), version)
+                self.clients.append(client)
+                self.current[transactional_id] = client
 
     def give(self, producer: Producer, transactional_id: str) -> None:
         assert 0 <= producer[1] <= LAST_CLIENT_EPOCH
@@ -104,6 +128,8 @@ class ManyClients(RuleBasedStateMachine):
             client_version=client.version,
         )
         self.finish_appends(ErrorCode.NONE if settles else ErrorCode.NOT_ENOUGH_REPLICAS)
+        if self.current.get(client.transactional_id) is client:
+            assert answers[0] in NOT_FATAL
         if answers == [ErrorCode.NONE]:
             client.added |= partitions
 
@@ -174,8 +200,26 @@ class ManyClients(RuleBasedStateMachine):
             for each in delayed:
                 self.scene.carry_out(each.then())
 
+    @precondition(lambda self: self.current)
+    @rule(data=st.data())
+    def a_client_raises_its_epoch(self, data: st.DataObject) -> None:
+        """KIP-360, by a client that nobody has fenced. An open transaction is aborted first, and fences it."""
+        name = data.draw(st.sampled_from(sorted(self.current)))
+        client = self.current[name]
+        before = self.scene.transactions.get(name)
+        answers = self.scene.initialize(name, expected=client.producer, timeout_ms=10_000)
+        self.finish_appends()
+        ((error, producer_id, epoch),) = answers
+        assert error in NOT_FATAL
+        if error is ErrorCode.NONE:
+            self.give((producer_id, epoch), name)
+            client.producer, client.added = (producer_id, epoch), set()
+        elif before is not None and before.state is TransactionState.ONGOING:
+            del self.current[name]
+
     @rule(advance_ms=st.sampled_from((1_000, 10_001)))
     def time_goes_by(self, advance_ms: int) -> None:
+        self.current.clear()
         self.scene.clock.advance(advance_ms)
         self.scene.carry_out(self.scene.transactions.abort_timed_out())
         self.finish_appends()
@@ -201,6 +245,10 @@ class ManyClients(RuleBasedStateMachine):
         for _, transaction in self.scene.transactions:
             if transaction.state in PREPARED:
                 assert (transaction.producer_id, transaction.producer_epoch) in under_way
+
+    @invariant()
+    def ids_are_counted(self) -> None:
+        assert len(self.scene.transactions) == len(self.scene.transactions.ids(0))
 
     @invariant()
     def one_state_follows_another_as_the_table_says(self) -> None:

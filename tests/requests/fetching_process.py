@@ -47,7 +47,7 @@ from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
-from appliance.requests.worker_lines import WorkerLines
+from appliance.requests.worker_lines import WorkerClient
 from tests.support.private_directory import private_directory
 
 FETCH: Final = 1
@@ -150,7 +150,7 @@ class NetworkProcess:
             self.received[peer] = RingReader(to, there)
             self.told[peer] = RingWriter(fro, back)
         attachment = cast("Attachment", self.attachment)
-        self.lines = WorkerLines(attachment, brief_wait=BriefWait(lambda: 0))
+        self.lines = WorkerClient(attachment, brief_wait=BriefWait(lambda: 0))
         self.purgatory = PurgatoryLine(attachment, partitions_max=PARTITIONS_MAX)
 
     def close(self) -> None:
@@ -360,7 +360,7 @@ class NetworkProcess:
     def at_rest(self) -> bool:
         """Whether nobody is owed an answer or keeps a file from being closed."""
         return (
-            self.lines.statistics()["askers"] == 0
+            self.lines.statistics()["listeners"] == 0
             and not any(self.purgatory.statistics()[count] for count in ("waiting", "partitions", "unplaced"))
             and not any(segment.holders for segment in self.files._open.values())  # nor -1: let go twice
         )

@@ -34,11 +34,11 @@ from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
-from appliance.requests.questions import Questions
+from appliance.requests.questions import ControllerRequests
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import ANONYMOUS, Request, Session
 from appliance.requests.topic_routes import TopicRoutes
-from appliance.requests.worker_lines import WorkerLines
+from appliance.requests.worker_lines import WorkerClient
 from tests.support.private_directory import new_private_directory
 
 NETPROC: Final = Role(RoleKind.NETPROC)
@@ -78,12 +78,12 @@ class Serving:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._link = ControllerLink(wiring, NETPROC, 1, context=self._context)
         self.routes = TopicRoutes(self.attachment.image, workers=settings.io.workers)
-        self.lines = WorkerLines(self.attachment, brief_wait=BriefWait(lambda: 0))
+        self.lines = WorkerClient(self.attachment, brief_wait=BriefWait(lambda: 0))
         self.answers: dict[Request, bytes] = {}
         self.faults: list[tuple[Session, str]] = []
         self.long = LongRequests(
             self.pool,
-            Questions(self._link, self.timers),
+            ControllerRequests(self._link, self.timers),
             contain=lambda session, error: self.faults.append((session, str(error))),
             clock=self.clock,
         )

@@ -21,7 +21,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import encode_response
 from appliance.requests.api_table import API_TABLE, Api, Scope, Throttle
 from appliance.requests.log_handlers.fetch import FetchHandler
-from appliance.requests.log_handlers.owners_asked import AsksOwners
+from appliance.requests.log_handlers.partitioned import PartitionedHandler
 from appliance.requests.log_handlers.produce import ProduceHandler
 
 COORDINATOR = [api for api in API_TABLE if api.scope is Scope.COORDINATOR or api.route is not None]
@@ -58,7 +58,7 @@ def test_the_handler_of_a_row_is_of_the_kind_that_its_scope_needs(api: Api) -> N
             assert next(iter(inspect.signature(api.handler).parameters)) == "request"
         case Scope.PARTITION:
             assert inspect.isclass(api.handler)
-            assert issubclass(api.handler, AsksOwners | ProduceHandler | FetchHandler)
+            assert issubclass(api.handler, PartitionedHandler | ProduceHandler | FetchHandler)
         case Scope.COORDINATOR:
             assert api.handler is None
 

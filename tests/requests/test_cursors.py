@@ -49,7 +49,7 @@ class Reader:
         bound = self.log.log_end_offset if upper_bound is None else upper_bound
         cursor = self.cursors.find(ROUTE, offset, files_version=self.version)
         if cursor is not None:
-            length_bytes, following_bytes = self.cursors.advance(
+            length_bytes, following_bytes, _ = self.cursors.advance(
                 ROUTE, cursor, max_bytes=max_bytes, upper_bound=bound, read_committed=read_committed
             )
             self.announced[cursor.position + length_bytes] = following_bytes
@@ -61,7 +61,7 @@ class Reader:
         length_bytes = found.length_bytes
         if length_bytes == max_bytes > found.first_batch_bytes:
             held = self.files.hold(ROUTE, found.segment_base_offset, version=self.version)
-            length_bytes, following_bytes = self.cursors.follow(
+            length_bytes, following_bytes, _ = self.cursors.follow(
                 ROUTE,
                 held,
                 directory=0,

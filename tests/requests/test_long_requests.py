@@ -23,7 +23,7 @@ from appliance.requests.long_requests import (
     TURN_NS,
     LongRequests,
 )
-from appliance.requests.questions import Questions
+from appliance.requests.questions import ControllerRequests
 from appliance.requests.session import Request
 from appliance.requests.steps import PAUSE, Ask, Steps
 
@@ -68,7 +68,7 @@ class House:
         self.ours, self.client = socket.socketpair()
         self.long = LongRequests(
             self.pool,
-            cast(Questions, self.asked),
+            cast(ControllerRequests, self.asked),
             contain=lambda _, error: self.faults.append(error),
             clock=cast(Clock, self.clock),
         )

@@ -26,7 +26,7 @@ from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.transaction_questions import TransactionQuestions
-from appliance.requests.worker_lines import WorkerLines
+from appliance.requests.worker_lines import WorkerClient
 
 (WORKER,) = workers_of(0, workers=1)
 SLOTS = 64
@@ -52,7 +52,7 @@ class Bench:
             bells={WORKER: Doorbell(self.eventfd, awake)},
         )
         self.ring = RingReader(to, REQUEST)
-        self.lines = WorkerLines(cast("Attachment", attachment), brief_wait=BriefWait(lambda: 0))
+        self.lines = WorkerClient(cast("Attachment", attachment), brief_wait=BriefWait(lambda: 0))
         self.handler = ProduceHandler(
             cast("TopicRoutes", SimpleNamespace(of=lambda _: TOPIC)),
             self.lines,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from appliance.cluster import CONSUMER_OFFSETS
@@ -32,6 +33,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.messages import encode_request
 from appliance.requests.session import Request, Session
+from tests.requests.serving import TOPIC
 from tests.requests.transacting import EPOCH, ID, PARTITIONS, PRODUCER, Transacting, transacting
 
 GROUP = "group"
@@ -41,7 +43,7 @@ REQUEST = TxnOffsetCommitRequest(
     GROUP,
     PRODUCER,
     EPOCH,
-    (TxnOffsetCommitTopic("t", (TxnOffsetCommitPartition(0, 5, ""), TxnOffsetCommitPartition(1, 6, ""))),),
+    (TxnOffsetCommitTopic(TOPIC, (TxnOffsetCommitPartition(0, 5, ""), TxnOffsetCommitPartition(1, 6, ""))),),
 )
 VERSIONS = range(COMMIT.min_version, COMMIT.max_version + 1)
 
@@ -74,7 +76,7 @@ def test_frame_goes_to_the_group_when_the_transaction_has_its_partition(
     assert received.reply.header.api_key == COMMIT
     assert house.read(received) == REQUEST
     partitions = tuple(TxnOffsetCommitPartitionResponse(number) for number in range(2))
-    house.reply(received, TxnOffsetCommitResponse((TxnOffsetCommitTopicResponse("t", partitions),)))
+    house.reply(received, TxnOffsetCommitResponse((TxnOffsetCommitTopicResponse(TOPIC, partitions),)))
     assert told_errors(house.told(pending)) == [0, 0]
     assert house.holds_nothing
 
@@ -98,7 +100,72 @@ def test_word_of_the_transactions_coordinator_is_told_for_every_partition(
 ) -> None:
     pending = commit(house, house.session(), version)
     house.coordinator_says(house.questions()[0], int(said))
+    assert house.worker_describes() == 1
     assert told_errors(house.told(pending)) == [int(told)] * 2
+    assert house.coordinator_got() == []
+    assert house.holds_nothing
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_partition_that_is_not_there_has_its_own_error_beside_any_other(
+    house: Transacting, version: int
+) -> None:
+    topics = (
+        TxnOffsetCommitTopic(
+            TOPIC, (TxnOffsetCommitPartition(0, 5, ""), TxnOffsetCommitPartition(PARTITIONS, 6, ""))
+        ),
+        TxnOffsetCommitTopic("none", (TxnOffsetCommitPartition(0, 5, ""),)),
+    )
+    request = msgspec.structs.replace(REQUEST, topics=topics)
+    pending = house.serve(house.session(), encode_request(COMMIT, version, request, 1))
+    house.coordinator_says(house.questions()[0], int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    assert house.worker_describes() == 1
+    assert told_errors(house.told(pending)) == [int(ErrorCode.INVALID_PRODUCER_ID_MAPPING), 3, 3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("found", "is_open"),
+    [
+        ((PRODUCER, EPOCH, 0), True),
+        ((PRODUCER, EPOCH, 70), True),
+        ((PRODUCER, EPOCH, -1), False),
+        ((PRODUCER, EPOCH + 1, 70), False),
+        ((PRODUCER, EPOCH - 1, 70), False),
+        ((PRODUCER + 1, EPOCH, 70), False),
+        (None, False),
+    ],
+)
+def test_offsets_go_into_a_transaction_that_is_open_there_whatever_its_coordinator_says(
+    house: Transacting, version: int, found: tuple[int, int, int] | None, *, is_open: bool
+) -> None:
+    pending = commit(house, house.session(), version)
+    house.coordinator_says(house.questions()[0], int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    assert house.coordinator_got() == []
+    assert house.worker_describes(found) == 1
+    received = house.coordinator_got()
+    if is_open:
+        assert [house.read(each) for each in received] == [REQUEST]
+    else:
+        assert received == []
+        assert told_errors(house.told(pending)) == [int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)] * 2
+        assert house.holds_nothing
+
+
+def test_death_of_the_worker_that_is_asked_leaves_the_coordinators_word(house: Transacting) -> None:
+    pending = commit(house, house.session(), 4)
+    house.coordinator_says(house.questions()[0], int(ErrorCode.TRANSACTION_ABORTABLE))
+    house.worker_dies()
+    assert told_errors(house.told(pending)) == [int(ErrorCode.TRANSACTION_ABORTABLE)] * 2
+    assert house.holds_nothing
+
+
+def test_session_that_leaves_while_the_worker_is_asked_commits_nothing(house: Transacting) -> None:
+    session = house.session()
+    commit(house, session, 4)
+    house.coordinator_says(house.questions()[0], int(ErrorCode.TRANSACTION_ABORTABLE))
+    session.closed = True
+    assert house.worker_describes((PRODUCER, EPOCH, 0)) == 1
     assert house.coordinator_got() == []
     assert house.holds_nothing
 
@@ -114,6 +181,7 @@ def test_death_of_the_coordinator_is_told(house: Transacting, when: str) -> None
             house.coordinator_says(question)
             assert len(house.coordinator_got()) == 1
         house.coordinator_dies()
+    assert house.worker_describes() == (when != "handed over")
     assert told_errors(house.told(pending)) == [int(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 2
     assert house.holds_nothing
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.channels.request_channel import FLAGS, ProduceFlag
+from appliance.cluster import TRANSACTION_STATE
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.session_transaction import ADDED_MAX, SessionTransaction
+from appliance.requests.log_handlers.session_transaction import ADDED_MAX, PROVED_MAX, SessionTransaction
 from appliance.requests.log_handlers.transactional_produce import ROUNDS_MAX
 from appliance.requests.transaction_questions import DEADLINE_MS, RETRIES_MS, RETRY_MS
 from tests.requests.serving import TOPIC
@@ -123,11 +125,86 @@ def test_partition_that_cannot_be_placed_is_not_added(house: Transacting) -> Non
 def test_transactional_batch_without_a_transactional_id_is_not_authorized(
     house: Transacting, version: int
 ) -> None:
-    pending = house.produce(house.session(), produce(version, {0: batch(b"a")}, transactional_id=None))
-    (placed,) = house.worker_got()
-    house.worker_refuses(placed)
-    assert house.errors(pending) == [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
+    session = house.session()
+    house.produce(session, produce(version, {0: batch(b"a")}, transactional_id=None))
+    # Also not behind one that does name an id.
+    house.produce(session, produce(8, {0: batch(b"b")}))
+    house.produce(session, produce(version, {0: batch(b"c")}, transactional_id=None))
+    named = {each.value: each.operation[FLAGS] & ProduceFlag.NAMED for each in house.worker_got()}
+    assert named == {b"a": 0, b"b": ProduceFlag.NAMED, b"c": 0}, "the leader refuses what is not named"
+    unrouted = house.produce(session, produce(version, {9: batch(b"d")}, transactional_id=None))
+    assert house.errors(unrouted) == [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
     assert house.questions() == []
+
+
+@pytest.mark.parametrize("version", V1)
+def test_no_permit_counts_until_a_coordinator_has_said_whose_the_producer_id_is(
+    house: Transacting, version: int
+) -> None:
+    session = house.session()
+
+    def is_unproved() -> bool:
+        (placed,) = house.worker_got()
+        flags = placed.operation[FLAGS]
+        assert flags & ProduceFlag.NAMED
+        house.worker_answers(placed)
+        return bool(flags & ProduceFlag.UNPROVED)
+
+    house.produce(session, produce(version, {0: batch(b"a")}))
+    (placed,) = house.worker_got()
+    assert placed.operation[FLAGS] & ProduceFlag.UNPROVED
+    house.worker_refuses(placed)
+    (question,) = house.questions()
+    house.coordinator_says(question)
+    assert not is_unproved()
+    house.produce(session, produce(version, {1: batch(b"b", epoch=EPOCH + 1)}))
+    assert not is_unproved()
+    house.produce(session, produce(version, {1: batch(b"c", producer=PRODUCER + 1)}))
+    assert is_unproved()
+    house.produce(session, produce(version, {1: batch(b"d")}, transactional_id="another's"))
+    assert is_unproved()
+    house.produce(house.session(), produce(version, {1: batch(b"e")}))
+    assert is_unproved(), "another session has its own proof"
+
+
+def test_what_the_coordinator_refuses_proves_nothing(house: Transacting) -> None:
+    session = house.session()
+    pending = house.produce(session, produce(8, {0: batch(b"a")}, transactional_id="another's"))
+    house.worker_refuses(house.worker_got()[0])
+    (question,) = house.questions()
+    assert question.producer == ("another's", PRODUCER, EPOCH)
+    house.coordinator_says(question, int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    assert house.errors(pending) == [int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)]
+    house.produce(session, produce(8, {0: batch(b"b")}, transactional_id="another's"))
+    (placed,) = house.worker_got()
+    assert placed.operation[FLAGS] & ProduceFlag.UNPROVED
+
+
+def test_number_of_proved_producer_ids_is_bounded() -> None:
+    transaction = SessionTransaction()
+    for producer_id in range(3 * PROVED_MAX):
+        transaction.prove(ID, producer_id)
+        assert transaction.is_proved(ID, producer_id)
+    assert sum(transaction.is_proved(ID, number) for number in range(3 * PROVED_MAX)) <= PROVED_MAX
+
+
+@pytest.mark.parametrize(("version", "is_asked"), [(3, True), (11, True), (12, False)])
+@pytest.mark.parametrize("answer", [0, int(ErrorCode.TRANSACTION_ABORTABLE)])
+def test_transactional_batch_for_an_internal_topic_is_verified_before_it_is_refused(
+    house: Transacting, version: int, answer: int, *, is_asked: bool
+) -> None:
+    session = house.session()
+    pending = house.produce(session, produce(version, {0: batch(b"a")}, topic=TRANSACTION_STATE))
+    if is_asked:
+        (question,) = house.questions()
+        assert question.verifies
+        assert question.partitions == [(TRANSACTION_STATE, 0)]
+        house.coordinator_says(question, answer)
+    assert house.questions() == []
+    assert house.worker_got() == []
+    told = {3: int(ErrorCode.INVALID_TXN_STATE), 11: answer}[version] if is_asked and answer else 17
+    assert house.errors(pending) == [told]
+    assert house.holds_nothing
 
 
 # ── a leader that knows nothing of the transaction ───────────────────────────────────────────────────────
@@ -292,9 +369,34 @@ def test_producer_hears_of_the_coordinators_word_as_kafka_tells_it(
     (question,) = house.questions()
     house.coordinator_says(question, {0: int(said)})
     for each in house.worker_got():
-        assert each.value == b"b"
-        house.worker_answers(each)
+        if each.value == b"b":
+            house.worker_answers(each)
+        else:
+            assert each.operation[FLAGS] & ProduceFlag.UNPROVED
+            house.worker_refuses(each)
     assert house.errors(pending) == [int(told), 0]
+    assert house.questions() == []
+    assert house.holds_nothing
+
+
+def no_transaction_is_open(house: Transacting) -> None:
+    """What the coordinator has refused is placed nevertheless, and its leader refuses it."""
+    for each in house.worker_got():
+        assert each.operation[FLAGS] & ProduceFlag.UNPROVED
+        house.worker_refuses(each)
+
+
+def test_batch_that_cannot_be_added_is_appended_where_the_transaction_is_open(house: Transacting) -> None:
+    session = house.session()
+    pending = house.produce(session, produce(12, {0: batch(b"a"), 1: batch(b"b")}))
+    house.coordinator_says(house.questions()[0], int(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    first, second = house.worker_got()
+    for each in (first, second):
+        assert each.operation[FLAGS] & ProduceFlag.UNPROVED, "a permit does not count"
+    house.worker_answers(first)
+    house.worker_refuses(second)
+    assert house.errors(pending) == [0, int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)]
+    assert house.questions() == []
     assert house.holds_nothing
 
 
@@ -309,6 +411,7 @@ def test_addition_that_meets_a_transition_is_asked_again_and_then_told(house: Tr
         house.wait_ms(1)
         (question,) = house.questions()
     house.coordinator_says(question, CONCURRENT)
+    no_transaction_is_open(house)
     assert house.errors(pending) == [CONCURRENT]
     assert house.worker_got() == []
     assert house.holds_nothing
@@ -328,6 +431,7 @@ def test_coordinator_that_never_answers_is_given_up(house: Transacting) -> None:
     for _ in range(DEADLINE_MS // 1000):
         assert house.errors(pending) is None
         house.wait_ms(1000)
+    no_transaction_is_open(house)
     assert house.errors(pending) == [NOT_ENOUGH_REPLICAS]
     house.coordinator_says(question)  # late: nobody waits for it
     assert house.worker_got() == []
@@ -350,6 +454,7 @@ def test_death_of_the_coordinator_is_told_as_an_error_that_every_client_retries(
     if when == "asked":
         assert len(house.questions()) == 1
         house.coordinator_dies()
+        no_transaction_is_open(house)
     assert house.errors(pending) == [NOT_ENOUGH_REPLICAS]
     assert house.worker_got() == []
     assert house.holds_nothing
@@ -360,6 +465,7 @@ def test_death_of_the_coordinator_between_two_attempts_is_told(house: Transactin
     house.coordinator_says(house.questions()[0], CONCURRENT)
     house.coordinator_dies()
     house.wait_ms(RETRY_MS)
+    no_transaction_is_open(house)
     assert house.errors(pending) == [NOT_ENOUGH_REPLICAS]
 
 
@@ -431,6 +537,7 @@ def test_proof_is_asked_whatever_the_acks(house: Transacting, version: int, acks
     for each in house.worker_got():
         house.worker_refuses(each)
     house.coordinator_says(house.questions()[0], INVALID_TXN_STATE)
+    no_transaction_is_open(house)
     if acks:
         assert house.errors(pending) == [INVALID_TXN_STATE]
         assert house.faults == []

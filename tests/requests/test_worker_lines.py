@@ -15,13 +15,13 @@ from appliance.channels.wiring import Attachment
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
-from appliance.requests.worker_lines import Answer, WorkerLines
+from appliance.requests.worker_lines import Answer, WorkerClient
 
 FIRST, SECOND = workers_of(0, workers=2)
 SLOTS = 8
 
 
-class Asker:
+class Listener:
     """Counts what it hears."""
 
     def __init__(self) -> None:
@@ -49,17 +49,17 @@ class Bench:
             inbound={each: RingReader(view, RESPONSE) for each, view in back.items()},
             bells={each: Doorbell(self.eventfd, awake) for each in to},
         )
-        self.lines = WorkerLines(cast("Attachment", self.attachment), brief_wait=BriefWait(lambda: 0))
+        self.lines = WorkerClient(cast("Attachment", self.attachment), brief_wait=BriefWait(lambda: 0))
         self.answers = {each: RingWriter(view, RESPONSE) for each, view in back.items()}
-        self.asker = Asker()
-        self.lines.enter(self.asker)
+        self.listener = Listener()
+        self.lines.enter(self.listener)
 
     def place(self, worker: Role) -> bool:
-        return self.lines.place(worker, (int(Op.FETCH), 0, 0, self.asker.request_id, *(0,) * 10))
+        return self.lines.place(worker, (int(Op.FETCH), 0, 0, self.listener.request_id, *(0,) * 10))
 
     def answer(self, worker: Role) -> None:
         ring = self.answers[worker]
-        ring.put(int(Op.FETCH), 0, 0, self.asker.request_id, *(0,) * 10)
+        ring.put(int(Op.FETCH), 0, 0, self.listener.request_id, *(0,) * 10)
         ring.publish()
 
     def die(self, worker: Role) -> None:
@@ -80,11 +80,11 @@ def test_who_waits_for_the_other_worker_gets_its_answer(bench: Bench) -> None:
     assert bench.place(SECOND)
     bench.lines.publish()
     bench.die(FIRST)
-    assert bench.asker.lost == [FIRST]
+    assert bench.listener.lost == [FIRST]
     assert not bench.place(FIRST)
     bench.answer(SECOND)
     assert bench.lines.take_answers()
-    assert len(bench.asker.answers) == 1
+    assert len(bench.listener.answers) == 1
 
 
 def test_after_a_death_a_lone_operation_is_a_lone_one_again(bench: Bench) -> None:

@@ -11,9 +11,11 @@ from uuid import UUID
 from kio.serial import entity_reader
 
 from appliance.channels.request_channel import (
+    ITEM,
     LENGTH_BYTES,
     OP,
     POSITION,
+    REQUEST_ID,
     ROW,
     Op,
     RejectReason,
@@ -154,6 +156,21 @@ class Transacting(Serving):
         """The worker knows of no transaction of the producer."""
         self.worker_answers(placed, INVALID_TXN_STATE, reason=int(RejectReason.NOT_PERMITTED))
 
+    def worker_describes(self, open_transaction: tuple[int, int, int] | None = None) -> int:
+        """Answer the questions for a producer since the last time with one that has (id, epoch, first offset of its
+        transaction), or with none; how many there were."""
+        self.lines.publish()
+        asked = list(self._worker.inbound[NETPROC].drain())
+        producer, epoch, first_offset = open_transaction or (-1, -1, -1)
+        writer = self._worker.outbound[NETPROC]
+        for operation in asked:
+            assert operation[OP] == Op.DESCRIBE_PRODUCER
+            head = (operation[OP], 0, 0, operation[REQUEST_ID], operation[ITEM], operation[ROW])
+            assert writer.put(*head, producer, 0, first_offset, 0, 0, 0, epoch, -1)
+        writer.publish()
+        self.lines.take_answers()
+        return len(asked)
+
     def worker_dies(self) -> None:
         self.attachment.peer_down(IOPROC)
         self.lines.worker_down(IOPROC)
@@ -268,8 +285,9 @@ def produce(
     transactional_id: str | None = ID,
     acks: int = -1,
     correlation_id: int = 1,
+    topic: str = TOPIC,
 ) -> bytes:
-    """Return the frame of a Produce request for TOPIC: the batch by partition."""
+    """Return the frame of a Produce request for one topic, from version 13 on for TOPIC: the batch by partition."""
     body = bytearray(REQUEST_START.pack(int(ApiKey.PRODUCE), version, correlation_id, -1))
     is_flexible = version >= 9
     if is_flexible:
@@ -280,13 +298,13 @@ def produce(
     body += acks.to_bytes(2, "big", signed=True) + INT32.pack(30_000)
     if is_flexible:
         body += uvarint_bytes(2)
-        body += TOPIC_ID.bytes if version >= 13 else compact_string_bytes(TOPIC)
+        body += TOPIC_ID.bytes if version >= 13 else compact_string_bytes(topic)
         body += uvarint_bytes(len(batches) + 1)
         for partition, records in batches.items():
             body += INT32.pack(partition) + uvarint_bytes(len(records) + 1) + records + b"\0"
         body += b"\0\0"
     else:
-        body += INT32.pack(1) + string_bytes(TOPIC) + INT32.pack(len(batches))
+        body += INT32.pack(1) + string_bytes(topic) + INT32.pack(len(batches))
         for partition, records in batches.items():
             body += INT32.pack(partition) + INT32.pack(len(records)) + records
     return INT32.pack(len(body)) + bytes(body)

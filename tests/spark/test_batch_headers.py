@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from appliance.protocol.columns.batch_headers import Stop, Walk, walk_headers, walk_interpreted
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.record import frame_batch
-from spark_connector.batch_headers import Stop, Walk, walk_headers, walk_interpreted
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import RejectedRequest
+from appliance.protocol.columns.batch_headers import walk_headers
+from appliance.protocol.columns.chunk import Chunk
+from appliance.protocol.columns.decode import Decoder, Rows, UndecodableBatch, Wanted
+from appliance.protocol.columns.record_kernel import TIMESTAMP_MS_MAX
+from appliance.protocol.columns.record_steps import BATCHES_MIN
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec, compress
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 from spark_connector.arrow_columns import BATCH_BYTES, BATCH_ROWS, ArrowColumns
-from spark_connector.batch_headers import walk_headers
-from spark_connector.chunk import Chunk
-from spark_connector.decode import Decoder, Rows, Wanted
-from spark_connector.errors import CorruptSegment
-from spark_connector.record_kernel import TIMESTAMP_MS_MAX
-from spark_connector.record_steps import BATCHES_MIN
 
 
 def decode(chunk: Chunk, wanted: Wanted, **how: Any) -> Iterator[Rows]:
@@ -187,7 +186,7 @@ def test_a_wrong_byte_among_many_batches_is_told_as_alone(made: list[Record], da
 def outcome(data: bytes, *, compiled: bool) -> list[Record] | str:
     try:
         return as_records(decode(chunk_of(data), Wanted(), compiled=compiled))
-    except CorruptSegment as fault:
+    except UndecodableBatch as fault:
         return str(fault)
 
 
@@ -226,7 +225,7 @@ def test_nonsense_is_refused_alike(payload: bytes, count: int) -> None:
 def test_what_does_not_decode_is_told_with_its_file_and_position() -> None:
     good = encode_batch([Record(b"a")])
     bad = frame_batch(b"\x10\x00\x00\x00\x01\x02", count=1)
-    with pytest.raises(CorruptSegment) as raised:
+    with pytest.raises(UndecodableBatch) as raised:
         decoded(chunk_of(good + bad, file_position=4096))
     assert (raised.value.path, raised.value.position) == (
         "/disk/topic-3/00000000000000000000.log",

@@ -3,9 +3,9 @@ import random
 import lz4.frame
 import pytest
 
+from appliance.protocol.columns.decompression import Decompressed
 from appliance.protocol.records.compression import Codec, compress
 from appliance.protocol.records.errors import BatchTooLarge, InvalidRecords, UnknownCodec
-from spark_connector.decompression import Decompressed
 
 MANY = 8 << 20
 SOME = random.Random(11).randbytes(70_000) + bytes(130_000)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_connector import arrow_columns
-from spark_connector.compiled import has_compiler
+from appliance.protocol.columns import arrow_arrays
+from appliance.protocol.columns.compiled import has_compiler
 
 
 def gathered(values: list[bytes | None], kind: pa.DataType, *, gap_bytes: int) -> pa.Array:
@@ -19,7 +19,7 @@ def gathered(values: list[bytes | None], kind: pa.DataType, *, gap_bytes: int) -
         bounds += [len(data), len(data) + len(value or b"")]
         data += (value or b"") + b"?" * gap_bytes
     nulls = np.array([value is None for value in values])
-    return arrow_columns._gathered(data, np.array(bounds, np.int32), nulls, kind)
+    return arrow_arrays.gathered(data, np.array(bounds, np.int32), nulls, kind)
 
 
 @pytest.mark.parametrize("compiled", [has_compiler(), False])
@@ -28,7 +28,7 @@ def gathered(values: list[bytes | None], kind: pa.DataType, *, gap_bytes: int) -
 def test_a_column_has_the_bytes_and_nulls_of_its_fields(
     monkeypatch: pytest.MonkeyPatch, longest: int, gap_bytes: int, *, compiled: bool
 ) -> None:
-    monkeypatch.setattr(arrow_columns, "has_compiler", lambda: compiled)
+    monkeypatch.setattr(arrow_arrays, "has_compiler", lambda: compiled)
     chance = random.Random(longest)
     values = [chance.randbytes(chance.randint(0, longest)) for _ in range(500)]
     with_nulls = [None if chance.random() < 0.2 else value for value in values]
@@ -40,13 +40,13 @@ def test_a_column_has_the_bytes_and_nulls_of_its_fields(
 
 @pytest.mark.parametrize("compiled", [has_compiler(), False])
 def test_text_and_no_rows_at_all_are_columns_too(monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> None:
-    monkeypatch.setattr(arrow_columns, "has_compiler", lambda: compiled)
+    monkeypatch.setattr(arrow_arrays, "has_compiler", lambda: compiled)
     assert gathered(["ähm".encode(), b"b"], pa.string(), gap_bytes=3).to_pylist() == ["ähm", "b"]
     assert gathered([], pa.string(), gap_bytes=3).to_pylist() == []
 
 
 def test_a_column_keeps_its_bytes_when_the_buffer_is_used_again() -> None:
     data = bytearray(b"-one-two-")
-    column = arrow_columns._gathered(data, np.array([1, 4, 5, 8], np.int32), np.zeros(2, bool), pa.binary())
+    column = arrow_arrays.gathered(data, np.array([1, 4, 5, 8], np.int32), np.zeros(2, bool), pa.binary())
     data[:] = bytes(len(data))
     assert column.to_pylist() == [b"one", b"two"]

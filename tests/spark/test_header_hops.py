@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from appliance.log.config import LogSettings
+from appliance.protocol.columns.batch_headers import Stop, walk_headers
+from appliance.protocol.columns.chunk import Corruption
 from appliance.protocol.records.batch import HEADER_BYTES, MAGIC
 from spark_connector import header_hops, scan
-from spark_connector.batch_headers import Stop, walk_headers
-from spark_connector.chunk import Corruption
 from spark_connector.errors import CorruptSegment, ShortRead
 from spark_connector.header_hops import HOP_BYTES_MIN, hop_headers, worth_hopping
 from spark_connector.scan import headers

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from appliance.log.config import LogSettings
-from spark_connector.memory import LARGE_BYTES, PIECES_MAX, SMALL_BYTES, Reserve
+from appliance.protocol.columns.memory import LARGE_BYTES, PIECES_MAX, SMALL_BYTES, Reserve
 from spark_connector.record_batches import record_batches
 from tests.log.batches import NOW_MS, batch_of
 from tests.spark.logs import make_log, publish, tasks_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import TopicPartition
 
 from appliance.channels import runtime_directory
+from appliance.protocol.columns.chunk import Corruption
 from spark_connector.batch_query import plan_batch
-from spark_connector.chunk import Corruption
 from spark_connector.directory import Directories
 from spark_connector.errors import NotReadable, UnknownTopic
 from spark_connector.options import COLUMNS, HEADERS_COLUMN, read_options

@@ -133,6 +133,7 @@ class Appliance:
         output_to: a file to which all its lives' output is appended.
         build: a directory with another build of the appliance for the same interpreter; none for this tree.
         wrapper: a command that runs the one after it in its own process, as another user perhaps.
+        port: that of slot 0, where `settings` name listeners: one of them must be in plain text there, on loopback.
     """
 
     def __init__(
@@ -145,13 +146,14 @@ class Appliance:
         output_to: Path | None = None,
         build: Path | None = None,
         wrapper: Sequence[str] = (),
+        port: int | None = None,
     ) -> None:
         self._wrapper = tuple(wrapper)
         self._output_to = output_to
         self._build = build
         self.data_dir = data_dir
         self.slots = slots
-        self.port = free_ports(slots)
+        self.port = free_ports(slots) if port is None else port
         asked = settings or {}
         self._settings = {**({} if "metadata.store" in asked else chosen_options(data_dir)), **asked}
         self._arguments = tuple(arguments)
@@ -179,6 +181,23 @@ class Appliance:
         """What the appliance printed so far."""
         return self._output.text() if self._output else ""
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        own = {"PYTHONUNBUFFERED": "1"} | ({"PYTHONPATH": str(self._build)} if self._build else {})
+        return os.environ | own
+
+    def run(self, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run `appliance ARGUMENTS` from this broker's build. Raises `TimeoutExpired`."""
+        return subprocess.run(
+            [*_command(), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=self._environment,
+            cwd=self._build,
+        )
+
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts the appliance and returns when it answers.
 
@@ -191,8 +210,7 @@ class Appliance:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"}
-            | ({"PYTHONPATH": str(self._build)} if self._build else {}),
+            env=self._environment,
             cwd=self._build,
             start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
@@ -314,9 +332,9 @@ class Appliance:
             "serve",
             "--data-dir",
             str(self.data_dir),
-            "--port",
-            str(self.port),
         ]
+        if "listeners" not in self._settings:
+            command += ["--port", str(self.port)]
         command += ["--slots", str(self.slots)]
         if self._settings:
             command += ["--config", str(self._write_configuration())]

@@ -34,10 +34,15 @@ class ConnectionEnded(Exception):
 
 
 class WireSocket:
-    """One TCP connection to a broker on the loopback. Every wait ends after `timeout_s` with TimeoutError."""
+    """One TCP connection to a broker on the loopback. Every wait ends after `timeout_s` with TimeoutError.
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S) -> None:
-        self._socket = socket.create_connection((host, port), timeout_s)
+    `source`: another address of the loopback to come from.
+    """
+
+    def __init__(
+        self, port: int, *, host: str = "127.0.0.1", source: str = "", timeout_s: float = PATIENCE_S
+    ) -> None:
+        self._socket = socket.create_connection((host, port), timeout_s, (source, 0) if source else None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
 

@@ -1,6 +1,7 @@
 """Requests written by hand and answers read by hand, for tests that must say what no client library says.
 
-Produce goes as v8, the last version without compact lengths: its fields can be counted on a page.
+Produce goes as v8, the last version without compact lengths: its fields can be counted on a page. Only
+`flexible_produce_body` writes a later version.
 
     request   transactional id string? · acks int16 · timeout ms int32 · topics [ name string · partitions
               [ index int32 · records bytes? ] ]
@@ -26,6 +27,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicConfig
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
 from appliance.protocol.framing import SIZE
+from appliance.protocol.primitives import compact_octets_bytes, compact_string_bytes
 from tests.support.broker import Appliance
 from tests.support.wire import PATIENCE_S, WireSocket, nullable_string
 
@@ -45,6 +47,7 @@ class Produced:
     base_offset: int
     message: str | None
     record_errors: dict[int, str | None] = field(default_factory=dict)
+    log_start: int = -1
 
 
 def produce_body(
@@ -63,6 +66,20 @@ def produce_body(
     )
 
 
+def flexible_produce_body(
+    transactional_id: str | None, topic: str, records: bytes, *, partition: int = 0
+) -> bytes:
+    """The body of a Produce request of version 9 to 12 for one partition."""
+    return b"".join(
+        (
+            compact_string_bytes(transactional_id),
+            struct.pack(">hi", -1, 30_000),
+            b"\x02" + compact_string_bytes(topic),
+            b"\x02" + struct.pack(">i", partition) + compact_octets_bytes(records) + bytes(3),
+        )
+    )
+
+
 def produce_frame(topic: str, records: bytes | None, *, correlation_id: int = 1, acks: int = -1) -> bytes:
     """A whole Produce request, size prefix included."""
     header = struct.pack(">hhi", PRODUCE, PRODUCE_VERSION, correlation_id) + nullable_string("raw")
@@ -74,7 +91,7 @@ def read_produced(answer: bytes) -> Produced:
     """The one partition of a Produce answer (without its size prefix)."""
     position = 8
     position += 2 + struct.unpack_from(">h", answer, position)[0] + 4
-    _, error, base_offset, _, _ = _PARTITION_ANSWER.unpack_from(answer, position)
+    _, error, base_offset, _, log_start = _PARTITION_ANSWER.unpack_from(answer, position)
     position += _PARTITION_ANSWER.size
     (count,) = struct.unpack_from(">i", answer, position)
     position += 4
@@ -83,7 +100,7 @@ def read_produced(answer: bytes) -> Produced:
         (index,) = struct.unpack_from(">i", answer, position)
         record_errors[index], position = _read_string(answer, position + 4)
     text, _ = _read_string(answer, position)
-    return Produced(error, base_offset, text, record_errors)
+    return Produced(error, base_offset, text, record_errors, log_start)
 
 
 def _read_string(answer: bytes, position: int) -> tuple[str | None, int]:

@@ -192,6 +192,9 @@ def test_a_hanging_transaction_is_found_as_kafka_finds_it_and_aborted_and_its_re
     last_stable = reader.get_watermark_offsets(TopicPartition("hung", 0), timeout=30)[1]
     assert last_stable == 1
     assert seen.run("abort", "hung:0", "--start-offset", 2).code == 1
+    refused = seen.run("abort", "hung:0", "--producer-id", LOST_PRODUCER, "--producer-epoch", 2)
+    assert refused.code == 1
+    assert "INVALID_PRODUCER_EPOCH" in refused.errors
     (aborted,) = seen.told("abort", "hung:0", "--start-offset", 1)
     assert aborted == {
         "topic": "hung",
@@ -204,9 +207,36 @@ def test_a_hanging_transaction_is_found_as_kafka_finds_it_and_aborted_and_its_re
     assert seen.told("find-hanging") == []
     assert reader.get_watermark_offsets(TopicPartition("hung", 0), timeout=30)[1] == 3
     reader.close()
-    refused = seen.run("abort", "hung:0", "--producer-id", LOST_PRODUCER, "--producer-epoch", 2)
-    assert refused.code == 1
-    assert "INVALID_PRODUCER_EPOCH" in refused.errors
+    over = seen.run("abort", "hung:0", "--producer-id", LOST_PRODUCER, "--producer-epoch", 3, "--force")
+    assert (over.code, over.output) == (1, b"")
+    assert f"producer {LOST_PRODUCER} has no open transaction in hung-0" in over.errors
+
+
+@pytest.mark.parametrize("by", ["start offset", "producer"])
+def test_a_transaction_that_its_coordinator_may_still_commit_is_aborted_in_one_partition_only_by_force(
+    seen: Seen, by: str
+) -> None:
+    topic = "spared-" + by.replace(" ", "-")
+    create_topic(seen.port, topic, partitions=2)
+    producer = transactional(seen.broker, f"spared by {by}")
+    for partition in (0, 1):
+        producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(30) == 0
+    (told,) = seen.told("producers", f"{topic}:0")
+    named = (
+        ("--start-offset", told["start_offset"])
+        if by == "start offset"
+        else ("--producer-id", told["producer_id"], "--producer-epoch", told["producer_epoch"])
+    )
+    refused = seen.run("abort", f"{topic}:0", *named)
+    assert (refused.code, refused.output) == (1, b"")
+    assert f"spared by {by}" in refused.errors
+    assert "terminate" in refused.errors
+    assert [each["partition"] for each in seen.told("producers", topic, "--open")] == [0, 1]
+    (aborted,) = seen.told("abort", f"{topic}:0", *named, "--force")
+    assert aborted["result"] == "aborted"
+    assert [each["partition"] for each in seen.told("producers", topic, "--open")] == [1]
+    producer.abort_transaction(30)
 
 
 def test_a_terminated_id_has_no_open_transaction_and_its_producer_is_fenced(seen: Seen) -> None:
@@ -248,6 +278,11 @@ def test_a_terminated_id_has_no_open_transaction_and_its_producer_is_fenced(seen
         (("abort", "t:0", "--producer-id", "1"), 2, "belong together"),
         (("abort", "t:0", "--producer-id", "1", "--producer-epoch", "40000"), 2, "--producer-epoch"),
         (("abort", "t:0", "--start-offset", "99"), 1, "no open transaction begins at offset 99"),
+        (
+            ("abort", "t:0", "--producer-id", "5", "--producer-epoch", "0"),
+            1,
+            "producer 5 has no open transaction",
+        ),
         (("terminate", "nobody"), 1, "TRANSACTIONAL_ID_NOT_FOUND"),
     ],
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from appliance.protocol.records.batch import HEADER_BYTES
 from tests.cli.command import appliance as command_line
@@ -20,6 +23,7 @@ from tests.system.test_compaction import (
     SETTINGS,
     TOPIC,
     Load,
+    checkpointed,
     compacted_to,
     read_back,
     set_config,
@@ -83,6 +87,52 @@ def test_followers_copies_are_compacted_and_lose_nothing_whoever_is_killed(broke
     wait_until(
         lambda: verdict() == "alike", "replicas are alike above what was compacted", timeout_s=PATIENCE_S
     )
+
+
+def test_every_copy_is_compacted_when_an_open_transaction_has_ended_and_nothing_more_is_written(
+    broker: Appliance,
+) -> None:
+    topic = "rests"
+    configs = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.01"}
+    create(broker, topic, 1, replicas=SLOTS, **configs)
+    held, others = transactional(broker, "held"), transactional(broker, "others")
+    held.begin_transaction()
+    write_keys(held, topic, b"held")
+    for number in range(5):
+        others.begin_transaction()
+        write_keys(others, topic, b"%d" % number)
+        others.commit_transaction(PATIENCE_S)
+        time.sleep(0.15)  # the next batch begins a segment
+
+    def compacted_up_to() -> list[int]:
+        by_slot = [dict(checkpointed(broker.data_dir / f"slot-{slot}")) for slot in range(SLOTS)]
+        return [offsets.get(f"{topic}-0", 0) for offsets in by_slot]
+
+    time.sleep(1)  # all that the roll of a segment sets off has been done
+    assert compacted_up_to() == [0] * SLOTS, "what follows an open transaction is not compacted"
+    held.commit_transaction(PATIENCE_S)
+    wait_until(lambda: min(compacted_up_to()) > KEYS_WRITTEN, "every copy is compacted", timeout_s=PATIENCE_S)
+    told = [line for line in broker.output().splitlines() if f"{topic}-0: compacted" in line]
+    stays = [re.search(r"(\d+) of (\d+) records stay", line) for line in told]
+    assert stays
+    for found in stays:
+        assert found is not None
+        assert int(found[1]) <= int(found[2]), "no round keeps more records than it has read"
+
+
+KEYS_WRITTEN = 10
+
+
+def transactional(broker: Appliance, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(PATIENCE_S)
+    return producer
+
+
+def write_keys(producer: Producer, topic: str, value: bytes) -> None:
+    for number in range(KEYS_WRITTEN):
+        producer.produce(topic, value, b"key-%d" % number)
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def test_a_topic_that_is_compacted_no_more_is_repaired_and_loses_nothing(broker: Appliance) -> None:

@@ -145,6 +145,16 @@ def test_offsets_of_more_partitions_than_are_asked_for_at_once_come_in_the_order
     assert {each.error_code for each in topic.partitions} == {0}
 
 
+def test_a_worker_does_not_sleep_while_lookups_wait_and_nobody_else_asks(broker: Appliance) -> None:
+    partitions = tuple(ListOffsetsPartition(number, 1) for number in range(20))
+    request = ListOffsetsRequest(-1, (ListOffsetsTopic("wide", partitions),))
+    # A worker looks at its sockets in every eighth round: one of these rounds comes in between.
+    for _ in range(8):
+        with WireSocket(broker.port) as connection:
+            (topic,) = ask(connection, ApiKey.LIST_OFFSETS, request).topics
+        assert {each.error_code for each in topic.partitions} == {0}
+
+
 def test_a_fetch_of_more_partitions_than_there_can_be_is_refused(broker: Appliance) -> None:
     for count, error in ((9_000, 0), (11_000, int(ErrorCode.INVALID_REQUEST))):
         partitions = b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 1) for number in range(count))

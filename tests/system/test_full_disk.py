@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import psutil
 import pytest
 
+from appliance.channels import runtime_directory
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.offset_commit import (
@@ -293,10 +294,16 @@ def test_stop_on_a_full_disk_loses_nothing(disk: Disk, broker: Appliance) -> Non
         assert produce(connection, TOPIC, batch(0)).base_offset == taken + 1
 
 
+def kill_and_remove_its_shared_memory(broker: Appliance) -> None:
+    """As the start of another instance of the same user does with what a killed one left."""
+    broker.kill()
+    runtime_directory.remove_dead()
+
+
 if "file system" in KINDS:
 
     @pytest.mark.parametrize("slots", [1, pytest.param(3, marks=pytest.mark.slow)])
-    @pytest.mark.parametrize("end", [Appliance.stop, Appliance.kill])
+    @pytest.mark.parametrize("end", [Appliance.stop, Appliance.kill, kill_and_remove_its_shared_memory])
     @pytest.mark.parametrize("disk", ["file system"], indirect=True)
     def test_appliance_starts_on_a_full_disk_and_deletes_topics_to_make_room(
         disk: Disk, end: Callable[[Appliance], None], slots: int

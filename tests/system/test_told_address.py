@@ -31,7 +31,12 @@ WARNING = "listening without authentication on 0.0.0.0:{}"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    broker = Appliance(tmp_path_factory.mktemp("told") / "data", slots=SLOTS, arguments=("--host", "0.0.0.0"))
+    broker = Appliance(
+        tmp_path_factory.mktemp("told") / "data",
+        slots=SLOTS,
+        settings={"insecure": True},
+        arguments=("--host", "0.0.0.0"),
+    )
     broker.start()
     yield broker
     broker.stop()
@@ -94,7 +99,8 @@ def test_an_operator_is_warned_of_ports_that_other_hosts_reach(broker: Appliance
 
 def test_loopback_is_no_reason_for_a_warning_and_an_advertised_host_wins(broker: Appliance) -> None:
     data_dir = broker.data_dir.with_name("other")
-    other = Appliance(data_dir, settings={"host": "0.0.0.0", "advertised.host": "broker.example"})
+    settings = {"host": "0.0.0.0", "advertised.host": "broker.example", "insecure": True}
+    other = Appliance(data_dir, settings=settings)
     other.start()
     try:
         with WireSocket(other.port, host="127.0.0.2") as connection:

@@ -12,6 +12,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
 from appliance.protocol.errors import ErrorCode
 from tests.cli.command import appliance
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, create_topic, wait_until
@@ -33,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     appliance.stop()
 
 
-def fetched(broker: Appliance, group: str, *, stable: bool) -> tuple[int, int]:
+def fetched(broker: Appliance | ApacheKafka, group: str, *, stable: bool) -> tuple[int, int]:
     """Offset and error of the group in in-0, asked until the coordinator has loaded."""
     request = OffsetFetchRequest(
         groups=(OffsetFetchGroup(group, (OffsetFetchTopic("in", partition_indexes=(0,)),)),),

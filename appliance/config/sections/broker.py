@@ -108,12 +108,12 @@ class BrokerSettings:
         unit="processes",
         minimum=1,
         maximum=16,
-        doc="Coordinator processes that share the groups: partition p of __consumer_offsets is served by process"
-        " p modulo this number. When one dies, only its groups wait for its next life. More than one pays where a"
-        " single one is busy all the time. Each has a pool of coordinator.pool.bytes and an equal part of"
-        " group.max.count, group.members.max, group.members.max.bytes and group.pending.members.max. Requests for"
-        " groups of different processes that a client sends on one connection without waiting for answers may take"
-        " effect in another order.",
+        doc="Number of coordinator processes, which share the groups. Process p modulo this number serves partition p"
+        " of __consumer_offsets. When a process dies, only its groups wait until it is restarted. More than one process"
+        " helps if a single one is busy all the time. Each process has a pool of coordinator.pool.bytes. Each has an"
+        " equal part of group.max.count, group.members.max, group.members.max.bytes and group.pending.members.max."
+        " If a client sends requests for groups of different processes on one connection, and does not wait for"
+        " the answers, the requests may take effect in another order.",
     )
     coordinator_pool_bytes: int = option(
         32 * _MIB,

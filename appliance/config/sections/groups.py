@@ -67,16 +67,16 @@ class GroupSettings:
         "group.max.bytes",
         unit="bytes",
         minimum=1,
-        doc="Memory that one group may take for what its members send: ids, protocols, subscriptions, assignments. What"
-        " would take more is refused: GROUP_MAX_SIZE_REACHED.",
+        doc="Maximum memory of one group for the data that its members send (ids, protocols, subscriptions and"
+        " assignments). A request that needs more memory gets GROUP_MAX_SIZE_REACHED.",
     )
     members_max_bytes: int = option(
         128 << 20,
         "group.members.max.bytes",
         unit="bytes",
         minimum=1,
-        doc="The same of all groups together, with their names; a usual member takes about 600 bytes. A commit for a"
-        " new group is refused with POLICY_VIOLATION.",
+        doc="Maximum memory of all groups together for such data and for the names of the groups. A usual member takes"
+        " about 600 bytes. Above the maximum, a commit for a new group gets POLICY_VIOLATION.",
     )
     pending_members_max: int = option(
         20_000,

@@ -2,8 +2,9 @@
 
 Does: reads closed segments of compacted logs, writes `.cleaned` files and `cleaner-offset-checkpoint`.
 Never: renames, cuts or deletes a segment (it asks the owner), maps a file, reads the active segment or beyond the last
-stable offset, polls. Asleep it wakes for a LOOK, for the supervisor, and for the one time at which a log that nobody
-writes to comes due (min.compaction.lag.ms, max.compaction.lag.ms).
+stable offset; polls, but where an open transaction or a lagging replica holds closed segments back. Asleep it wakes for
+a LOOK, for the supervisor, for the one time at which a log that nobody writes to comes due (min.compaction.lag.ms,
+max.compaction.lag.ms), and every `log.cleaner.backoff.ms` for logs that are held back.
 Dies: the next life looks everywhere, removes what this one left half written, and cleans the round again; the owner of
 a log needs nothing from it.
 """

@@ -43,6 +43,8 @@ class CompactedLog(msgspec.Struct):
     found: Dirtiness | None = None
     must_examine: bool = True
     look_again_ms: int | None = None
+    is_held_back: bool = False
+    """Closed segments wait for the last stable offset, whose move nobody tells."""
     uncleanable_since_cuts: int | None = None
     """`LogBounds.cuts` of the log that could not be cleaned."""
     cleaned_cuts: int | None = None

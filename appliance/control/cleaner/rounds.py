@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from appliance.log.cleaning import LogCleaning
 
 _SURVEY, _SWAP = int(CleanerOp.SURVEY), int(CleanerOp.SWAP)
-_DONE = int(CleanerFlag.DONE)
+_DONE, _WAITS = int(CleanerFlag.DONE), int(CleanerFlag.WAITS)
 _MIB = 1 << 20
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Rounds:
     def _contained(self, log: CompactedLog, steps: Steps) -> Steps:
         """The steps, with what goes wrong kept to this log."""
         self.working_for = log.owner
-        log.must_examine = False
+        log.must_examine = log.is_held_back = False
         log.found = log.look_again_ms = None
         try:
             yield from steps
@@ -109,14 +109,19 @@ class Rounds:
             self.failures += 1
             _log.warning("compaction of %s failed: %s; retrying in %d ms", log.name, fault, self._retry_ms)
             self._try_again(log)
+        else:
+            if log.is_held_back:
+                self._try_again(log)
         finally:
             self.working_for = None
 
     def _try_again(self, log: CompactedLog) -> None:
-        log.look_again_ms = self._clock.now_ms() + self._retry_ms
+        retry_at_ms = self._clock.now_ms() + self._retry_ms
+        log.look_again_ms = min(retry_at_ms, log.look_again_ms or retry_at_ms)
 
     def _survey(self, log: CompactedLog) -> Generator[Ask | Moved, Answer, LogBounds | None]:
         answer = yield Ask(log.owner, (_SURVEY, 0, 0, log.row, log.incarnation, 0, 0, 0, 0, 0, 0))
+        log.is_held_back = bool(answer[FLAGS] & _WAITS)
         if not answer[FLAGS] & _DONE:
             return None  # not served now; its owner says LOOK when it is
         bounds = LogBounds(*answer[BOUNDS])

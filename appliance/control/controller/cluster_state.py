@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from appliance.cluster import PartitionImage, TopicImage
+from appliance.cluster import AclBinding, PartitionImage, TopicImage
+from appliance.control.controller.acl_store import Resource
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.topic_commands import Existing, metric_name
 
@@ -46,9 +47,13 @@ class ClusterState:
     """Topics by name. `visible` is what the next image says; `dirty` that it says something new.
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
+    `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
+    `shown_acls`: all rules, as the next image has them.
     """
 
     __slots__ = (
+        "acl_folders",
+        "acls",
         "broker_configs",
         "deletions",
         "dirty",
@@ -56,6 +61,7 @@ class ClusterState:
         "live",
         "names_by_metric",
         "rows",
+        "shown_acls",
         "topics",
         "visible",
     )
@@ -69,6 +75,9 @@ class ClusterState:
         self.names_by_metric: dict[str, set[str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.group_configs: dict[str, dict[str, str]] = {}
+        self.acls: dict[Resource, frozenset[AclBinding]] = {}
+        self.acl_folders: set[tuple[int, int]] = set()
+        self.shown_acls: tuple[AclBinding, ...] = ()
         self.dirty = True
 
     def existing(self) -> Existing:

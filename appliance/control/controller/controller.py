@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
+    AlterAcls,
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
@@ -57,7 +58,7 @@ from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order
 from appliance.control.controller.copy_moves import CopyMoves
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
-from appliance.control.controller.outcomes import blamed, blamed_configs
+from appliance.control.controller.outcomes import blamed, blamed_acls, blamed_configs
 from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
@@ -68,7 +69,7 @@ from appliance.control.controller.topic_store import (
     packed,
 )
 from appliance.control.controller.wave import Ask, Wave
-from appliance.control.controller.worker_lines import WorkerLines
+from appliance.control.controller.worker_lines import WorkerSessions
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.errors import StorageFault
 
@@ -156,7 +157,7 @@ class Controller:
         self._send = send
         self._alarms = alarms
         self._clock = clock
-        self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
+        self.lines = WorkerSessions(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
         self._deciding = Deciding(state, slots=slots, settings=settings, controller_epoch=fence.epoch)
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._copy_moves = CopyMoves(self.lines, answer=self._answer)
@@ -202,7 +203,7 @@ class Controller:
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in self._without_reports(messages):
             match envelope.body:
-                case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
+                case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs() | AlterAcls():
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
@@ -229,7 +230,7 @@ class Controller:
                         type(other).__name__,
                         sender.decode(errors="replace"),
                     )
-        if turn.asks or turn.config_asks:
+        if turn.asks or turn.config_asks or turn.acl_asks:
             self._carry_out(turn)
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
@@ -344,6 +345,8 @@ class Controller:
             for asked in wave.config_asks:
                 told = tuple(map(wave.told_of_configs, asked.outcomes))
                 self._answer(asked.sender, asked.number, ConfigOutcomes(told))
+            for acl_ask in wave.acl_asks:
+                self._answer(acl_ask.sender, acl_ask.number, acl_ask.outcomes)
 
     # Carrying out
 
@@ -360,13 +363,7 @@ class Controller:
                 self._store.multi([self._fence.check, *turn.operations])
             except StorageFault as fault:
                 _logger.error("metadata change failed, nothing was changed: %s", fault)
-                for undo in reversed(turn.undo):
-                    undo()
-                for ask in turn.asks:
-                    self._answer_topics(ask, [blamed(fault, outcome) for outcome in ask.outcomes])
-                for asked in turn.config_asks:
-                    told = tuple(blamed_configs(fault, outcome) for outcome in asked.outcomes)
-                    self._answer(asked.sender, asked.number, ConfigOutcomes(told))
+                self._take_back(turn, fault)
                 return
         state = self.state
         for name in turn.doomed:
@@ -382,7 +379,7 @@ class Controller:
                 state.rows.write(partition)
         number = self._next_wave()
         waiting = self._tell(turn, appearing, number)
-        state.dirty |= turn.groups_altered or turn.brokers_altered
+        state.dirty |= turn.groups_altered or turn.brokers_altered or turn.acls_altered
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.
@@ -396,8 +393,21 @@ class Controller:
                 turn.asks,
                 frozenset(turn.altered),
                 turn.config_asks,
+                turn.acl_asks,
             )
         )
+
+    def _take_back(self, turn: Turn, fault: StorageFault) -> None:
+        """The store did not take the turn: it has not happened, and who asked is told."""
+        for undo in reversed(turn.undo):
+            undo()
+        for ask in turn.asks:
+            self._answer_topics(ask, [blamed(fault, outcome) for outcome in ask.outcomes])
+        for asked in turn.config_asks:
+            told = tuple(blamed_configs(fault, outcome) for outcome in asked.outcomes)
+            self._answer(asked.sender, asked.number, ConfigOutcomes(told))
+        for acl_ask in turn.acl_asks:
+            self._answer(acl_ask.sender, acl_ask.number, blamed_acls(fault, acl_ask.outcomes))
 
     def _tell(self, turn: Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
         """Sends every worker and replica its part; whose answers are waited for."""
@@ -607,6 +617,7 @@ class Controller:
                 topics=state.visible,
                 broker_configs=state.broker_configs,
                 group_configs=state.group_configs,
+                acls=state.shown_acls,
             )
         )
         state.dirty = False

@@ -17,7 +17,7 @@ from typing import Final
 
 from appliance.channels.control_channel import Body, CopiesMoved, MoveCopies
 from appliance.channels.roles import Role, replica_of
-from appliance.control.controller.worker_lines import WorkerLines
+from appliance.control.controller.worker_lines import WorkerSessions
 
 ASKED_MAX: Final = 1024
 """Questions that no replica has answered yet."""
@@ -28,7 +28,7 @@ class CopyMoves:
 
     __slots__ = ("_answer", "_asked", "_lines")
 
-    def __init__(self, lines: WorkerLines, *, answer: Callable[[bytes, int, Body], None]) -> None:
+    def __init__(self, lines: WorkerSessions, *, answer: Callable[[bytes, int, Body], None]) -> None:
         self._lines = lines
         self._answer = answer
         self._asked: dict[int, tuple[Role, bytes, int]] = {}

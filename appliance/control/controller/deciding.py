@@ -14,6 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.channels.control_channel import (
+    AclOutcome,
+    AclOutcomes,
+    AlterAcls,
     AlterConfigs,
     AlteredResource,
     ConfigOutcome,
@@ -22,8 +25,10 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     TopicOutcome,
 )
-from appliance.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
+from appliance.control.controller.acl_commands import check_filter, check_new
+from appliance.control.controller.acl_store import Resource, acl_alteration, all_of, resource_of
 from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
@@ -43,7 +48,7 @@ from appliance.control.controller.topic_store import (
     deletion_mark,
     growth,
 )
-from appliance.control.controller.wave import Ask, ConfigAsk
+from appliance.control.controller.wave import AclAsk, Ask, ConfigAsk
 from appliance.control.store.metadata_store import Operation
 from appliance.errors import ApplianceDefect, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
@@ -59,8 +64,10 @@ class Turn(msgspec.Struct):
     altered: set[str] = msgspec.field(default_factory=set)
     brokers_altered: bool = False
     groups_altered: bool = False
+    acls_altered: bool = False
     asks: list[Ask] = msgspec.field(default_factory=list)
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
+    acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
     undo: list[Callable[[], None]] = msgspec.field(default_factory=list)
 
 
@@ -82,7 +89,7 @@ class Deciding:
         turn: Turn,
         sender: bytes,
         number: int,
-        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs,
+        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls,
     ) -> None:
         match request:
             case CreateTopics():
@@ -93,6 +100,8 @@ class Deciding:
                 self._plan_deletions(turn, sender, number, request)
             case AlterConfigs():
                 self._plan_alterations(turn, sender, number, request)
+            case AlterAcls():
+                self._plan_acls(turn, sender, number, request)
 
     def _plan_topics(self, turn: Turn, sender: bytes, number: int, request: CreateTopics) -> None:
         broker = self._settings.broker
@@ -219,6 +228,70 @@ class Deciding:
             self._alter_group(turn, resource.name, configs)
         else:
             self._alter_broker(turn, resource.name, configs)
+
+    def _plan_acls(self, turn: Turn, sender: bytes, number: int, request: AlterAcls) -> None:
+        acls = dict(self._state.acls)
+        count = sum(map(len, acls.values()))
+        touched: dict[Resource, None] = {}
+        created: list[AclOutcome] = []
+        for acl in request.created:
+            try:
+                check_new(acl, count=count)
+            except RejectedRequest as refusal:
+                created.append(AclOutcome(refusal.code, refusal.message))
+                continue
+            resource = resource_of(acl)
+            before = acls.get(resource, frozenset())
+            if acl not in before:
+                acls[resource] = before | {acl}
+                touched[resource] = None
+                count += 1
+            created.append(AclOutcome())
+        deleted: list[AclOutcome] = []
+        doomed: set[AclBinding] = set()
+        for wanted in request.deleted:
+            try:
+                check_filter(wanted)
+            except RejectedRequest as refusal:
+                deleted.append(AclOutcome(refusal.code, refusal.message))
+                continue
+            # What two filters mean is named by both, as Kafka does.
+            meant = sorted(acl for some in self._state.acls.values() for acl in some if wanted.matches(acl))
+            doomed.update(meant)
+            deleted.append(AclOutcome(acls=tuple(meant)))
+        for acl in sorted(doomed):
+            resource = resource_of(acl)
+            acls[resource] = acls[resource] - {acl}
+            touched[resource] = None
+        self._alter_acls(turn, acls, touched)
+        turn.acl_asks.append(AclAsk(sender, number, AclOutcomes(tuple(created), tuple(deleted))))
+
+    def _alter_acls(
+        self, turn: Turn, acls: dict[Resource, frozenset[AclBinding]], touched: dict[Resource, None]
+    ) -> None:
+        if not touched:
+            return
+        state = self._state
+        stored, shown, known_folders = state.acls, state.shown_acls, state.acl_folders
+        state.acl_folders = set(known_folders)
+        for resource in touched:
+            folder = resource[:2]
+            turn.operations += acl_alteration(
+                resource,
+                acls[resource],
+                is_new=resource not in stored,
+                has_folder=folder in state.acl_folders,
+            )
+            state.acl_folders.add(folder)
+        # New mappings: what fails is undone by taking the old ones back.
+        state.acls = {resource: some for resource, some in acls.items() if some}
+        state.shown_acls = all_of(state.acls.values())
+        turn.acls_altered = True
+
+        def undo() -> None:
+            state.acls, state.shown_acls, state.acl_folders = stored, shown, known_folders
+
+        turn.undo.append(undo)
 
     def topic_defaults(self) -> dict[str, str]:
         """What is set on all brokers makes this of the topic settings."""

@@ -470,7 +470,7 @@ class Leadership:
                     partition,
                     wanted.isr,
                     self.slots.of(wanted.topic_id, wanted.partition),
-                    asker=request.slot,
+                    proposer=request.slot,
                     leader_epoch=wanted.leader_epoch,
                     partition_epoch=wanted.partition_epoch,
                 )

@@ -95,7 +95,9 @@ def _live(child: Child, process: AgentProcess, agent: ControllerAgent, registrat
 def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
     """The slots as clients are told of them."""
     return tuple(
-        BrokerSlot(slot, settings.client_host, settings.port + slot, settings.broker.rack)
+        BrokerSlot(
+            slot, settings.client_host, settings.main_listener.client_port + slot, settings.broker.rack
+        )
         for slot in range(settings.slots)
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import AclOutcome, AclOutcomes, ConfigOutcome, TopicOutcome
 from appliance.control.controller.topic_commands import TopicPlan
 from appliance.control.store.errors import ChangeTooLarge
 from appliance.errors import RejectedRequest, StorageFault
@@ -28,6 +28,18 @@ def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome
     if outcome.error:
         return outcome
     return ConfigOutcome(outcome.type, outcome.name, _code_of(fault), message_for(fault))
+
+
+def blamed_acls(fault: StorageFault, outcomes: AclOutcomes) -> AclOutcomes:
+    """As `blamed`, for rules."""
+
+    def blamed_one(outcome: AclOutcome) -> AclOutcome:
+        return outcome if outcome.error else AclOutcome(_code_of(fault), message_for(fault))
+
+    return AclOutcomes(
+        tuple(map(blamed_one, outcomes.created)),
+        tuple(map(blamed_one, outcomes.deleted)),
+    )
 
 
 def _code_of(fault: StorageFault) -> int:

@@ -104,18 +104,18 @@ def with_isr(
     isr: tuple[int, ...],
     slots: PartitionSlots,
     *,
-    asker: int,
+    proposer: int,
     leader_epoch: int,
     partition_epoch: int,
 ) -> PartitionImage | None:
-    """With the ISR that `asker`, who says that it leads, proposes.
+    """With the ISR that `proposer`, who says that it leads, proposes.
 
     Raises:
         RejectedRequest: the state of another moment, no leader, or members that cannot be.
     """
-    if asker != partition.leader:
+    if proposer != partition.leader:
         raise RejectedRequest(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{asker} does not lead; {partition.leader} does."
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{proposer} does not lead; {partition.leader} does."
         )
     if leader_epoch != partition.leader_epoch:
         raise RejectedRequest(

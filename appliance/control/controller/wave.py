@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, TopicOutcome
 from appliance.channels.roles import Role
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
@@ -37,6 +37,14 @@ class ConfigAsk(msgspec.Struct):
     outcomes: list[ConfigOutcome]
 
 
+class AclAsk(msgspec.Struct):
+    """As `Ask`, about rules. Nobody but the image is waited for."""
+
+    sender: bytes
+    number: int
+    outcomes: AclOutcomes
+
+
 class Wave(msgspec.Struct):
     """`appearing` topics become visible when the workers in `waiting` have answered, and so do the settings of
     `altered` ones; `doomed` are being deleted."""
@@ -48,6 +56,7 @@ class Wave(msgspec.Struct):
     asks: list[Ask]
     altered: frozenset[str] = frozenset()
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
+    acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
     failures: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
     overdue: bool = False
 

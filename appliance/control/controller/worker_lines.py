@@ -53,7 +53,7 @@ class Confirmation(msgspec.Struct, frozen=True):
     failures: dict[str, tuple[int, str]]
 
 
-class WorkerLines:
+class WorkerSessions:
     """Lines to all workers of this configuration. Every call costs what it sends."""
 
     __slots__ = ("_cluster_id", "_controller_epoch", "_ids", "_lines", "_send", "_sent")

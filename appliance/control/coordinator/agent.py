@@ -9,8 +9,8 @@ retriable error; the next life replays the topic.
 
 One turn, in this order: answers of workers; requests of network processes go into the queue; some cheap ones are
 served, then long work for a slice of time (decision 0079); what is due; everything that was written in the turn goes to
-the logs together, one batch each; what was asked and answered becomes visible. Of many answers some are visible before
-(decision 0069).
+the logs together, one batch each; what was asked and answered becomes visible, and who is answered is woken first. Of
+many answers some are visible before (decision 0069).
 """
 
 from __future__ import annotations
@@ -120,19 +120,24 @@ class CoordinatorAgent:
     def _look_out(self, *, was_lone: bool) -> None:
         """Before sleep: for the log's answer to the only request under way, and after that for the next request.
 
+        A transaction's end is answered before its markers are written. So while the next request is waited for, the
+        workers' answers are looked for too: until the last of them that request would be held.
         With more under way there is other work, and cores are better left to whoever does it.
         """
         under_way = self._lines.under_way
-        if under_way == 1 and self._logs.is_asked:
+        is_asked = self._logs.is_asked
+        if under_way == 1 and is_asked:
             self._log_wait.look_out(self._inboxes(RoleKind.IOPROC))
         elif not under_way and (was_lone or self._expects_request):
+            kinds = (RoleKind.NETPROC, RoleKind.IOPROC) if is_asked else (RoleKind.NETPROC,)
+            found = self._request_wait.look_out(self._inboxes(*kinds))
             # Once more where nothing came but what the last answer had lent: a larger one, small ones lend nothing.
-            self._expects_request = self._request_wait.look_out(self._inboxes(RoleKind.NETPROC)) and was_lone
+            self._expects_request = found and (was_lone or is_asked)
             return
         self._expects_request = False
 
-    def _inboxes(self, kind: RoleKind) -> list[RingReader]:
-        return [reader for role, reader in self._attachment.inbound.items() if role.kind is kind]
+    def _inboxes(self, *kinds: RoleKind) -> list[RingReader]:
+        return [reader for role, reader in self._attachment.inbound.items() if role.kind in kinds]
 
     def _hear(self) -> None:
         self._coordinator.follow_image()
@@ -150,10 +155,15 @@ class CoordinatorAgent:
         coordinator.serve()
 
     def _end_turn(self) -> None:
+        """Clients that have an answer go on before the workers are woken for what follows, such as markers.
+
+        A marker is in its worker's ring before its client is answered, so no later batch of that client overtakes it.
+        """
         self._no_room = not self._coordinator.turn()
-        self._logs.publish()
-        self._link.publish()
+        self._logs.show()
         self._lines.publish()
+        self._logs.wake()
+        self._link.publish()
 
     def counters(self) -> Mapping[str, int]:
         """What was done since the start, and the groups that there are."""

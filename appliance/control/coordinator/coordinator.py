@@ -728,11 +728,14 @@ class Coordinator:
     def turn(self) -> bool:
         """End a turn: held requests that may go on, the runtime, then permits and markers behind what they follow from.
 
-        False: something must wait for room.
+        Markers for our own `__consumer_offsets`, and the ends of transactions whose partitions are gone, are written by
+        shards: no message would wake us for these, so they are sent in the same turn. False: something must wait for
+        room.
         """
         self._transactions.turn()
         has_room = self._runtime.turn()
-        return self.markers.flush() and has_room
+        has_room = self.markers.flush() and has_room
+        return self._runtime.flush() and has_room
 
     @property
     def appends(self) -> int:

@@ -13,10 +13,19 @@ wait until no permit for the same producer and partition is in flight.
 
 A marker that a partition gets twice does no harm: after the death of a worker or of a coordinator it is sent again.
 
-Work is done in turns: an effect or a request with many partitions gets PARTITIONS_A_TURN, then others have theirs. With
-IN_FLIGHT_MAX in flight, or no room on a ring, the rest waits. What waits is bounded by the partitions of the open
-transactions. A partition that does not answer well rests for a pause that doubles from PAUSE_MS to PAUSE_MAX_MS, and
-all markers for it with it; a new image, or a worker that serves, ends the pauses.
+Work is done in turns: an effect or a request with many partitions gets PARTITIONS_A_TURN, then others have theirs. A
+turn looks at LOOKS_A_TURN partitions at most. What waits is bounded by the partitions of the open transactions. A
+partition that does not answer well rests for a pause that doubles from PAUSE_MS to PAUSE_MAX_MS, and all markers for it
+with it; a new image, or a worker that serves, ends the pauses.
+
+Who is slow delays nobody else. A worker answers a permit at once, but a marker when the followers have it, up to
+seconds later. So each worker has a line of its own, with two bounds (decision 0098):
+
+    permits in flight     PERMITS_MAX of each worker
+    markers in flight     IN_FLIGHT_MAX of each worker; of one partition less than the worker has free:
+                          one slow partition gets 1/2 of them, two get 1/3 each, k get 1/(k+1) each
+
+What is above its bound, or finds no room on the ring of its worker, waits in the line of that worker.
 
 Source: `TransactionMarkerChannelManager.scala`, `TransactionMarkerRequestCompletionHandler.scala` of Apache Kafka 4.3.
 """
@@ -28,6 +37,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
+from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
 from appliance.control.coordinator.transaction.effects import Marker
@@ -36,7 +46,9 @@ from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
 PARTITIONS_A_TURN: Final = 64
+LOOKS_A_TURN: Final = 2048
 IN_FLIGHT_MAX: Final = 2048
+PERMITS_MAX: Final = 1024
 PAUSE_MS: Final = 20
 PAUSE_MAX_MS: Final = 1_000
 
@@ -134,6 +146,69 @@ class _Resting:
         self.waiting: list[_Markers] = []
 
 
+class _Lane:
+    """The markers of one partition: how many are in flight, and what waits, None where nothing has waited yet."""
+
+    __slots__ = ("in_flight", "is_queued", "partition", "waiting")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.in_flight = 0
+        self.waiting: deque[_Markers] | None = None
+        self.is_queued = False
+
+
+class _Line:
+    """What is under way to one worker, and what waits for room there.
+
+    `queued`: lanes that may send as soon as there is room. Other lanes with waiting markers wait for their own answers.
+    `is_full`: the ring had no room in this turn.
+    """
+
+    __slots__ = ("is_full", "lanes", "markers", "permits", "permits_waiting", "queued")
+
+    def __init__(self) -> None:
+        self.permits = 0
+        self.markers = 0
+        self.is_full = False
+        self.permits_waiting: deque[tuple[_Permits, TopicPartition]] = deque()
+        self.lanes: dict[TopicPartition, _Lane] = {}
+        self.queued: deque[_Lane] = deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something could be sent if there were room."""
+        return bool(self.permits_waiting or self.queued)
+
+    def has_share(self, lane: _Lane) -> bool:
+        """Whether the partition may have one more marker in flight: less than what is free of the worker's bound."""
+        return lane.in_flight < IN_FLIGHT_MAX - self.markers
+
+    def queue(self, lane: _Lane, *, first: bool = False) -> None:
+        if not lane.is_queued:
+            lane.is_queued = True
+            if first:
+                self.queued.appendleft(lane)
+            else:
+                self.queued.append(lane)
+
+    def park(self, lane: _Lane, job: _Markers, *, first: bool = False) -> None:
+        """Let a marker wait; one that waits for no answer of its own partition waits for room."""
+        if lane.waiting is None:
+            lane.waiting = deque()
+        if first:
+            lane.waiting.appendleft(job)
+        else:
+            lane.waiting.append(job)
+        if self.is_full or not lane.in_flight:
+            self.queue(lane, first=first)
+
+    def tidy(self, lane: _Lane) -> None:
+        """Forget a lane in which nothing is left."""
+        if not lane.in_flight and not lane.waiting and self.lanes.get(lane.partition) is lane:
+            del self.lanes[lane.partition]
+
+
 class MarkerWriter:
     """The permits and markers of one coordinator process. Single-threaded; `flush` once in every turn.
 
@@ -156,13 +231,13 @@ class MarkerWriter:
         self._write_offsets_marker = write_offsets_marker
         self._later = later
         self._ready: deque[_Markers | _Permits] = deque()
-        self._again: deque[tuple[_Markers, TopicPartition]] = deque()
-        # What found no room on its ring, in the middle of a job.
-        self._no_room: deque[tuple[_Markers | _Permits, TopicPartition]] = deque()
+        self._again: deque[tuple[_Markers | _Permits, TopicPartition]] = deque()
+        # By worker; None is for `__consumer_offsets`, whose markers go through its shards.
+        self._lines: dict[Role | None, _Line] = {}
+        self._looks = 0
         self._by_log: dict[int, set[_Markers]] = {}
         self._resting: dict[TopicPartition, _Resting] = {}
         self._permits_in_flight: dict[tuple[int, TopicPartition], int] = {}
-        self._in_flight = 0
         self._complain = RateLimited(_log.warning, clock)
         self.markers = 0
         """How many markers were written, those that were sent again included."""
@@ -212,104 +287,164 @@ class MarkerWriter:
     # Turns
 
     def flush(self) -> bool:
-        """Send what waits. False: there is no room on a ring; call again soon."""
-        while self._no_room and self._in_flight < IN_FLIGHT_MAX:
-            job, partition = self._no_room[0]
-            if not self._send(job, partition):
-                return False
-            self._no_room.popleft()
-        while self._again and self._in_flight < IN_FLIGHT_MAX:
-            markers, partition = self._again.popleft()
-            if not self._send(markers, partition):
-                self._no_room.append((markers, partition))
-                return False
-        while self._ready and self._in_flight < IN_FLIGHT_MAX:
-            waiting = self._ready.popleft()
-            for _ in range(min(PARTITIONS_A_TURN, IN_FLIGHT_MAX - self._in_flight)):
+        """Send what waits. False: there is more that no answer announces; call again soon."""
+        self._looks = LOOKS_A_TURN
+        for line in tuple(self._lines.values()):
+            line.is_full = False
+            if line.waits:
+                self._drain(line)
+        again, ready = self._again, self._ready
+        while again and self._looks > 0:
+            job, partition = again.popleft()
+            self._send(job, partition)
+        while ready and self._looks > 0:
+            waiting = ready.popleft()
+            for _ in range(min(PARTITIONS_A_TURN, self._looks)):
                 next_one = next(waiting.to_send, None)
                 if next_one is None:
                     break
-                if not self._send(waiting, next_one):
-                    self._no_room.append((waiting, next_one))
-                    self._ready.append(waiting)
-                    return False
+                self._send(waiting, next_one)
             else:
-                self._ready.append(waiting)
-        return True
+                ready.append(waiting)
+        return self._looks > 0 and not any(line.is_full and line.waits for line in self._lines.values())
+
+    def _drain(self, line: _Line) -> None:
+        """Send what waits in a line as far as there is room, permits first: a client waits for each of them."""
+        permits, queued = line.permits_waiting, line.queued
+        while permits and line.permits < PERMITS_MAX and not line.is_full and self._looks > 0:
+            permit, partition = permits.popleft()
+            self._send(permit, partition)
+        while queued and line.markers < IN_FLIGHT_MAX and not line.is_full and self._looks > 0:
+            lane = queued.popleft()
+            lane.is_queued = False
+            waiting = lane.waiting
+            while waiting and line.has_share(lane) and not line.is_full and self._looks > 0:
+                self._send(waiting.popleft(), lane.partition)
+            if waiting and (line.is_full or self._looks <= 0 or not lane.in_flight):
+                line.queue(lane, first=True)
+            line.tidy(lane)
 
     def places_changed(self) -> None:
-        """There is a new image, or a worker serves: what rests is worth another try."""
+        """Try everything again that rests, and look up again what waits for a worker that has lost its partition.
+
+        Call it when there is a new image, or when a worker serves.
+        """
         for partition, resting in self._resting.items():
             resting.is_over = True
             self._wake(resting, partition)
+        for worker, line in self._lines.items():
+            if worker is not None:
+                self._leave(line, worker)
+
+    def _leave(self, line: _Line, worker: Role) -> None:
+        """Look again at what waits for a worker and is of partitions that it does not own any more."""
+        for partition, lane in line.lanes.items():
+            if lane.waiting and not self._is_at(partition, worker):
+                self._again.extend((job, partition) for job in lane.waiting)
+                lane.waiting.clear()
+        if any(not self._is_at(partition, worker) for _, partition in line.permits_waiting):
+            self._again.extend(line.permits_waiting)
+            line.permits_waiting.clear()
+
+    def _is_at(self, partition: TopicPartition, worker: Role) -> bool:
+        place = self._places.log_place(partition)
+        return place is not None and place.worker == worker
 
     # One partition
 
-    def _send(self, job: _Markers | _Permits, partition: TopicPartition) -> bool:
+    def _send(self, job: _Markers | _Permits, partition: TopicPartition) -> None:
+        """Send one, or leave it where it waits for what is in its way."""
+        self._looks -= 1
         if isinstance(job, _Permits):
-            return self._send_permit(job, partition)
-        return self._send_marker(job, partition)
+            self._send_permit(job, partition)
+        else:
+            self._send_marker(job, partition)
 
-    def _send_permit(self, job: _Permits, partition: TopicPartition) -> bool:
+    def _line(self, worker: Role | None) -> _Line:
+        line = self._lines.get(worker)
+        if line is None:
+            line = self._lines[worker] = _Line()
+        return line
+
+    def _send_permit(self, job: _Permits, partition: TopicPartition) -> None:
         place = self._places.log_place(partition)
         if place is None or not job.is_valid(partition):
             self._permitted(job)
-            return True
+            return
+        line = self._line(place.worker)
+        if line.is_full or line.permits >= PERMITS_MAX:
+            line.permits_waiting.append((job, partition))
+            return
         key = (job.producer_id, partition)
-        self._in_flight += 1
+        line.permits += 1
         in_flight = self._permits_in_flight
         in_flight[key] = in_flight.get(key, 0) + 1
 
-        def answered(_error: int) -> None:
-            self._in_flight -= 1
+        def ended() -> None:
+            line.permits -= 1
             if in_flight[key] == 1:
                 del in_flight[key]
             else:
                 in_flight[key] -= 1
+
+        def answered(_error: int) -> None:
+            ended()
             self._permitted(job)
 
-        if self._owners.permit(place, job.producer_id, job.producer_epoch, answered):
-            return True
-        self._in_flight -= 1
-        in_flight[key] -= 1
-        if not in_flight[key]:
-            del in_flight[key]
-        return False
+        if not self._owners.permit(place, job.producer_id, job.producer_epoch, answered):
+            ended()
+            line.is_full = True
+            line.permits_waiting.appendleft((job, partition))
 
     def _permitted(self, job: _Permits) -> None:
         job.left -= 1
         if not job.left:
             job.then()
 
-    def _send_marker(self, job: _Markers, partition: TopicPartition) -> bool:
+    def _send_marker(self, job: _Markers, partition: TopicPartition) -> None:
         if job.then is None:
-            return True
+            return
         if not self._places.has(partition):
             self._marked(job, partition)  # deleted, or created again with fewer partitions
-            return True
+            return
         resting = self._resting.get(partition)
         if resting is not None and not resting.is_over:
             resting.waiting.append(job)
-            return True
+            return
         marker = job.marker
+        place: LogPlace | None = None
         is_offsets = partition.topic == CONSUMER_OFFSETS
-        if is_offsets and (marker.producer_id, partition) in self._permits_in_flight:
-            self._rest(job, partition)
-            return True
+        if is_offsets:
+            if (marker.producer_id, partition) in self._permits_in_flight:
+                self._rest(job, partition)
+                return
+            line = self._line(None)
+        else:
+            place = self._places.log_place(partition)
+            if place is None:
+                self._answered(job, partition, _NO_LEADER)
+                return
+            line = self._line(place.worker)
+        lane = line.lanes.get(partition)
+        if lane is None:
+            lane = line.lanes[partition] = _Lane(partition)
+        if line.is_full or not line.has_share(lane):
+            line.park(lane, job)
+            return
 
         def answered(error: int) -> None:
-            self._in_flight -= 1
+            line.markers -= 1
+            lane.in_flight -= 1
+            if lane.waiting:
+                line.queue(lane)
+            line.tidy(lane)
             self._answered(job, partition, error)
 
-        self._in_flight += 1
-        if is_offsets:
-            self._write_offsets_marker(partition.partition, marker, answered)
-            return True
-        place = self._places.log_place(partition)
+        line.markers += 1
+        lane.in_flight += 1
         if place is None:
-            answered(_NO_LEADER)
-            return True
-        if self._owners.write_marker(
+            self._write_offsets_marker(partition.partition, marker, answered)
+        elif not self._owners.write_marker(
             place,
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
@@ -318,9 +453,10 @@ class MarkerWriter:
             transaction_version=marker.transaction_version,
             done=answered,
         ):
-            return True
-        self._in_flight -= 1
-        return False
+            line.markers -= 1
+            lane.in_flight -= 1
+            line.is_full = True
+            line.park(lane, job, first=True)
 
     def _answered(self, job: _Markers, partition: TopicPartition, error: int) -> None:
         if not error:
@@ -387,10 +523,14 @@ class MarkerWriter:
         return sum(map(len, self._by_log.values()))
 
     def statistics(self) -> dict[str, int]:
-        """Transactions that owe markers, markers and permits in flight, partitions that rest."""
+        """Transactions that owe markers, markers and permits in flight, partitions that rest, what waits."""
+        lines = self._lines.values()
         return {
             "owed": self.owed,
-            "in_flight": self._in_flight,
+            "in_flight": sum(line.markers + line.permits for line in lines),
             "resting": len(self._resting),
-            "waiting": len(self._ready) + len(self._again) + len(self._no_room),
+            "waiting": len(self._ready)
+            + len(self._again)
+            + sum(len(line.permits_waiting) for line in lines)
+            + sum(len(lane.waiting or ()) for line in lines for lane in line.lanes.values()),
         }

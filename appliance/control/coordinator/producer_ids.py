@@ -1,5 +1,8 @@
 """Producer ids of a coordinator process: blocks that the controller hands out, asked for before they are needed.
 
+There is a block in use, and a spare one that is asked for when the one before it is begun (decision 0097). So ids are
+wanted in vain only if a whole block is used up before the controller has written the next one down.
+
 A question may be lost with its controller, so one that has no answer after ASK_AGAIN_MS is asked again when an id is
 wanted. An answer that comes late is a block like any other: what is left of the block before is skipped.
 """
@@ -13,8 +16,6 @@ from appliance.channels.control_channel import AllocateProducerIds, Body, Envelo
 from appliance.clock import NS_PER_MS, Clock
 
 ASK_AGAIN_MS: Final = 1_000
-LOW: Final = 100
-"""Ids left with which the next block is asked for: a tenth of a block, as in Kafka."""
 
 
 class Controller(Protocol):
@@ -51,7 +52,7 @@ class ProducerIdBlocks:
         self._line: Controller | None = None
         self._first = self._until = 0
         self._next_first = self._next_until = 0
-        self._asked_ns = 0
+        self._asked_ns: int | None = None
         self.refilled: Callable[[], None] | None = None
 
     def take(self) -> int | None:
@@ -59,19 +60,18 @@ class ProducerIdBlocks:
         if self._first == self._until:
             self._first, self._until = self._next_first, self._next_until
             self._next_first = self._next_until = 0
-        if self._until - self._first <= LOW and self._next_first == self._next_until:
-            self.prepare()
+        self.prepare()
         if self._first == self._until:
             return None
         self._first += 1
         return self._first - 1
 
     def prepare(self) -> None:
-        """Ask for a block, unless there is one, or it is on its way."""
-        if self._until - self._first > LOW or self._next_until > self._next_first:
+        """Ask for a spare block, unless there is one, or it is on its way."""
+        if self._next_until > self._next_first:
             return
         now_ns = self._clock.monotonic_ns()
-        if self._asked_ns and now_ns - self._asked_ns < ASK_AGAIN_MS * NS_PER_MS:
+        if self._asked_ns is not None and now_ns - self._asked_ns < ASK_AGAIN_MS * NS_PER_MS:
             return
         if self._line is None:
             self._line = self._connect()
@@ -86,7 +86,7 @@ class ProducerIdBlocks:
             block = envelope.body
             if not isinstance(block, ProducerIdBlock):
                 continue
-            self._asked_ns = 0
+            self._asked_ns = None
             if block.count:
                 self._next_first, self._next_until = block.first, block.first + block.count
                 if self.refilled is not None:
@@ -94,6 +94,6 @@ class ProducerIdBlocks:
 
     def controller_changed(self) -> None:
         """The controller died, or another one serves: what was asked may be lost."""
-        if self._asked_ns:
-            self._asked_ns = 0
+        if self._asked_ns is not None:
+            self._asked_ns = None
             self.prepare()

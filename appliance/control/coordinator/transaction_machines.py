@@ -169,7 +169,12 @@ class TransactionMachines:
 
     def _append(self, append: Append) -> RuntimeAppend:
         then = append.then
-        return RuntimeAppend(append.partition, append.records, lambda error: self.carried_out(then(error)))
+        return RuntimeAppend(
+            append.partition,
+            append.records,
+            lambda error: self.carried_out(then(error)),
+            reserved_bytes=append.reserved_bytes,
+        )
 
     def _write_markers(self, effect: WriteMarkers) -> None:
         then = effect.then

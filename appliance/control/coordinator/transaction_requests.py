@@ -1,8 +1,9 @@
 """Requests of transactions: their checks in Kafka's order, and the answers by version.
 
     InitProducerId 0-5         half of an expected id and epoch: INVALID_REQUEST; empty id; timeout; gate; `initialize`
-    AddPartitionsToTxn 0-5     a partition that is not there: UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED
-                               for the others; gate; `add_partitions`, or `verify_partitions`; permits
+    AddPartitionsToTxn 0-5     a partition of an internal topic: TOPIC_AUTHORIZATION_FAILED; one that is not there:
+                               UNKNOWN_TOPIC_OR_PARTITION; then OPERATION_NOT_ATTEMPTED for the others; gate;
+                               `add_partitions`, or `verify_partitions`; permits
     AddOffsetsToTxn 0-4        gate; `add_partitions` with the group's partition of `__consumer_offsets`; permit
     EndTxn 0-5                 gate; `end`
     DescribeTransactions 0     empty id: INVALID_REQUEST; gate; unknown: TRANSACTIONAL_ID_NOT_FOUND
@@ -16,6 +17,11 @@ A request that meets a transition under way would be answered CONCURRENT_TRANSAC
 least 20 ms. The transition takes less here, so the request is held until the id is settled, HELD_MS at most, and is
 then served as if it had come then. At most HELD_MAX are held; more are answered at once. InitProducerId that finds an
 open transaction is held in the same way while that is aborted, and where the next block of producer ids is on its way.
+EndTxn before version 5 is not held: all transactions of its producer have the same epoch, so one that came late would
+end the transaction that began while it was held.
+
+Internal topics take part in no transaction, as in Kafka. From AddPartitionsToTxn 4 on, which brokers speak, and here
+network processes, `__consumer_offsets` does: TxnOffsetCommit 5 adds it that way.
 
 AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0095).
 
@@ -31,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from appliance.clock import NS_PER_MS, Clock
-from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
+from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS, TopicPartition
 from appliance.control.coordinator.group.topic_regex import fullmatcher
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.pieces import PIECE, Steps
@@ -74,10 +80,14 @@ HELD_MAX: Final = 10_000
 LONG_ANSWER: Final = 64
 """An answer about more partitions is encoded in pieces."""
 INIT_FENCED_SINCE: Final = 4
+RAISES_EPOCH_SINCE: Final = 2
+"""The `transaction.version` from which on each transaction of a producer has an epoch of its own."""
 
 _NONE: Final = int(ErrorCode.NONE)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_NOT_ALLOWED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_NOT_FOR_COORDINATORS: Final = INTERNAL_TOPICS - {CONSUMER_OFFSETS}
 _NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -219,28 +229,31 @@ class TransactionRequests:
                 ),
             )
         )
+        internal = _NOT_FOR_COORDINATORS if is_many else INTERNAL_TOPICS
         addition = _Addition(self, transactions, reply)
         for number, transaction in enumerate(transactions):
             partitions: set[TopicPartition] = set()
-            unknown: set[TopicPartition] = set()
+            wrong: dict[TopicPartition, int] = {}
+            is_unknown = False
             looked_at = 0
             for topic in transaction.topics:
+                is_internal = topic.name in internal and not transaction.verify_only
                 for index in topic.partitions:
                     partition = TopicPartition(topic.name, index)
                     partitions.add(partition)
-                    if not self._topics.has(partition):
-                        unknown.add(partition)
+                    if is_internal:
+                        wrong[partition] = _NOT_ALLOWED
+                    elif not self._topics.has(partition):
+                        wrong[partition] = _UNKNOWN
+                        is_unknown = True
                     looked_at += 1
                     if not looked_at % PIECE:
                         yield None
-            if unknown and not self._machines.is_there:
+            if is_unknown and not self._machines.is_there:
                 # There is no image yet: who coordinates the id is not known, nor which topics there are.
                 addition.ended(number, dict.fromkeys(partitions, _NOT_AVAILABLE))
-            elif unknown:
-                addition.ended(
-                    number,
-                    {each: _UNKNOWN if each in unknown else _NOT_ATTEMPTED for each in partitions},
-                )
+            elif wrong:
+                addition.ended(number, {each: wrong.get(each, _NOT_ATTEMPTED) for each in partitions})
             elif transaction.verify_only:
                 self._verify(transaction, frozenset(partitions), addition, number)
             else:
@@ -371,6 +384,7 @@ class TransactionRequests:
     def _end(self, request: EndTxnRequest, reply: Reply) -> None:
         name = request.transactional_id
         version = reply.header.version
+        client_version = end_txn.client_version(version)
 
         def answer(error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH) -> None:
             self._answers.respond(reply, end_txn.response_of(error, producer_id, epoch, version))
@@ -382,7 +396,8 @@ class TransactionRequests:
                 return
 
             def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
-                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                may_hold = client_version >= RAISES_EPOCH_SINCE and error in _WORTH_HOLDING
+                if not may_hold or not self._hold(name, until_ns, serve):
                     answer(error, producer_id, epoch)
                 return []
 
@@ -391,7 +406,7 @@ class TransactionRequests:
                 request.producer_id,
                 request.producer_epoch,
                 commit=request.committed,
-                client_version=end_txn.client_version(version),
+                client_version=client_version,
                 then=then,
             )
             self._machines.carry_out(effects)

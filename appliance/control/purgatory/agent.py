@@ -80,10 +80,10 @@ class PurgatoryAgent:
         self._table = attachment.partitions
         self._purgatory: Purgatory[Operation] = Purgatory(process.clock.monotonic_ns() // NS_PER_MS)
         # An operation's key is one integer: who asked, by its row in the process table, whether it is an answer that is
-        # held, and the asker's own number for it. Half-made registrations have such keys, too: what is watched, and the
-        # rows that are read from within a segment.
-        self._askers = attachment.wiring.planned
-        self._places = {role: place for place, role in enumerate(self._askers)}
+        # held, and the requester's own number for it. Half-made registrations have such keys, too: what is watched, and
+        # the rows that are read from within a segment.
+        self._requesters = attachment.wiring.planned
+        self._places = {role: place for place, role in enumerate(self._requesters)}
         self._half_made: dict[int, tuple[dict[int, int], set[int]]] = {}
         self._owed: dict[Role, deque[tuple[int, ...]]] = {}
         self._touched: set[Role] = set()
@@ -251,7 +251,7 @@ class PurgatoryAgent:
                 self._note_watchers(row)
         full_fence()
         for operation in armed:
-            # How many bytes came is not known here, so the asker looks for itself; it may wait again.
+            # How many bytes came is not known here, so the requester looks for itself; it may wait again.
             moved = any(cells[at(row) + HIGH_WATERMARK] > offset for row, offset in operation.watches.items())
             if moved and self._purgatory.satisfy(operation.key) is not None:
                 self._complete(operation, _SATISFIED)
@@ -268,9 +268,9 @@ class PurgatoryAgent:
             self._complete(operation, _EXPIRED)
 
     def _complete(self, operation: Operation, reason: int) -> None:
-        """Says once to the asker that `operation` has left; it must have."""
+        """Says once to the requester that `operation` has left; it must have."""
         self._forget_watches(operation)
-        peer = self._askers[operation.key >> _PEER_SHIFT]
+        peer = self._requesters[operation.key >> _PEER_SHIFT]
         op = _OVER if operation.key & _IS_ANSWER else _COMPLETE
         message = (op, reason, 0, operation.key & _REQUEST_ID_MASK, 0, 0, 0, 0, 0, 0, 0)
         owed = self._owed.get(peer)

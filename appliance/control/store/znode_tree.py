@@ -11,6 +11,8 @@
 | `/config/topics/T` | what was set for the topic | the controller |
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
+| `/kafka-acl/TYPE/NAME` | the rules of a resource; its name percent-encoded where it must be | the controller |
+| `/kafka-acl-extended/prefixed/TYPE/NAME` | the rules of resources whose names begin so | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
 | `/feature` | that no feature's level was agreed on | the first controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
@@ -46,6 +48,8 @@ DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 FEATURE: Final = "/feature"
+LITERAL_ACLS: Final = "/kafka-acl"
+PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
 
 STANDING_PATHS: Final = (
     "/cluster",
@@ -65,6 +69,11 @@ STANDING_PATHS: Final = (
     DELETE_TOPICS,
     "/consumers",
     "/isr_change_notification",
+    LITERAL_ACLS,
+    "/kafka-acl-changes",
+    "/kafka-acl-extended",
+    PREFIXED_ACLS,
+    "/kafka-acl-extended-changes",
     "/log_dir_event_notification",
 )
 """Nodes without data that exist in every tree, parents first; made by the first controller. Those without a name here
@@ -107,6 +116,19 @@ def group_config_path(group_id: str) -> str:
 
 def group_of_node(name: str) -> str:
     """The group id that `group_config_path` made a node's name of."""
+    return unquote(name)
+
+
+def acl_path(folder: str, resource_name: str) -> str:
+    """The node of a resource. Its name may be any text, as a group id may; what a node may be called stays as it is."""
+    if resource_name in {".", ".."}:
+        return f"{folder}/{resource_name.replace('.', '%2E')}"
+    encoded = (c if c.isprintable() and c not in "/%" else quote(c, safe="") for c in resource_name)
+    return f"{folder}/{''.join(encoded)}"
+
+
+def resource_of_node(name: str) -> str:
+    """The name of a resource that `acl_path` made a node's name of."""
     return unquote(name)
 
 
@@ -176,6 +198,20 @@ class ConfigRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class AclRecord(msgspec.Struct, frozen=True):
+    """One rule; permission and operation as `Allow` and `DescribeConfigs`."""
+
+    principal: str
+    permission: str = msgspec.field(name="permissionType")
+    operation: str
+    host: str
+
+
+class AclsRecord(msgspec.Struct, frozen=True):
+    acls: tuple[AclRecord, ...]
+    version: int = 1
+
+
 class FeatureRecord(msgspec.Struct, frozen=True):
     """Levels of features that a cluster has agreed on (KIP-584): there are none. Status 1 says that this is final."""
 
@@ -201,6 +237,7 @@ Record = TypeVar(
     TopicRecord,
     PartitionStateRecord,
     ConfigRecord,
+    AclsRecord,
     FeatureRecord,
     ProducerIdBlockRecord,
 )

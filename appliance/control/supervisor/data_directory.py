@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from appliance.channels import runtime_directory
 from appliance.control.store.reserve import Reserve
 from appliance.control.supervisor.permissions import ReadersGroup, check_directory, make_files_private
 from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
@@ -87,6 +88,21 @@ class DataDirectory:
             _despite_full_disk(self.path, write, RUN_FILE)
         except OSError as error:
             raise HostFault(f"data directory {self.path}: {error}") from error
+
+    def create_runtime_directory(self) -> Path:
+        """Create the private directory of this life; a full disk gets room from the reserve for the file that names it.
+
+        Raises:
+            HostFault: the data directory or /dev/shm cannot be written.
+        """
+        reserve = Reserve(self.path, monotonic_s=time.monotonic)
+        while True:
+            try:
+                return runtime_directory.create(self.path)
+            except OSError as error:
+                if error.errno not in NO_ROOM or not reserve.give():
+                    name = self.path / runtime_directory.RUNTIME_FILE
+                    raise HostFault(f"{name}: {error.strerror}") from error
 
     def release(self) -> None:
         """Removes run.json and gives the directory free, unless a child still holds it."""

@@ -88,7 +88,8 @@ class Supervisor:
     Args:
         wiring: the instance; its standing regions exist.
         mains: what each kind of role runs.
-        listeners: slot → listening socket, given to the acceptor; closed here once a stop has begun.
+        listeners: name of a listener and slot → listening socket, given to the acceptor; closed here once a stop has
+            begun.
         clock: deadlines and back-off.
         notifier: systemd, or nobody.
         on_ready: called once, when every child serves.
@@ -99,7 +100,7 @@ class Supervisor:
         wiring: Wiring,
         mains: Mapping[RoleKind, Main],
         *,
-        listeners: Mapping[int, socket.socket],
+        listeners: Mapping[tuple[str, int], socket.socket],
         clock: Clock,
         notifier: Notifier,
         on_ready: Callable[[], None],

@@ -11,39 +11,54 @@ import logging
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from appliance.config import NetworkSettings, Settings
+from appliance.config.sections.listeners import Listener, host_and_port
 from appliance.errors import OperatorFault
 
 _logger = logging.getLogger(__name__)
+
+_AUTHENTICATION = "or use SSL with ssl.client.auth = required"
 
 
 class PortTaken(OperatorFault):
     """Another program listens on the port."""
 
 
-def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> dict[int, socket.socket]:
-    """Return slot → listening socket on `port + slot`, non-blocking.
+Bound = Mapping[tuple[str, int], socket.socket]
+"""Name of the listener and slot → listening socket."""
+
+
+def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> Bound:
+    """Return the listening sockets, non-blocking; a listener's socket for slot n is on its port plus n.
+
+    Nobody can connect before every listener is known to be allowed.
 
     Args:
-        settings: host, ports and socket options.
-        given: sockets that systemd bound for us; one with a slot's port is used in place of `host`.
+        settings: listeners and socket options.
+        given: sockets that systemd bound for us; one with the port of a listener's slot is used for it.
 
     Raises:
         PortTaken: somebody else has a port.
-        OperatorFault: the host's address does not exist here, the port is not allowed to us, or a given socket is of
-            no use to any slot.
+        OperatorFault: a host's address does not exist here, a port is not allowed to us, a given socket is of
+            no use to any slot, or other hosts reach a listener that authenticates nobody.
     """
     by_port = _by_port(settings, given)
-    bound: dict[int, socket.socket] = {}
+    bound: dict[tuple[str, int], socket.socket] = {}
     try:
-        for slot in range(settings.slots):
-            port = settings.port + slot
-            inherited = by_port.pop(port, None)
-            sock = inherited or _bind(settings.host, port, slot=slot)
-            if inherited is not None:
-                _logger.info("slot %d listens on %s, on the socket passed by systemd", slot, address_of(sock))
-            bound[slot] = sock
+        for listener in settings.listeners:
+            for slot in range(settings.slots):
+                port = listener.port + slot
+                inherited = by_port.pop(port, None)
+                sock = inherited or _bind(listener.host, port, slot=slot)
+                if inherited is not None:
+                    _logger.info(
+                        "slot %d listens on %s, on the socket passed by systemd", slot, address_of(sock)
+                    )
+                bound[listener.name, slot] = sock
+        _refuse_open(settings, bound)
+        for sock in bound.values():
             _set_up(sock, settings.network)
     except BaseException:
         close_all(bound.values())
@@ -54,23 +69,55 @@ def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> dict[i
 def address_of(sock: socket.socket) -> str:
     """Return where a socket listens: `127.0.0.1:9092`, `[::1]:9092`."""
     host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_and_port(host, port)
 
 
-def listening_host(settings: Settings, bound: Mapping[int, socket.socket]) -> str:
-    """Return the host that the sockets are really bound to: `host`, unless systemd passed other ones.
+def as_bound(settings: Settings, bound: Bound) -> Settings:
+    """Return the settings with the hosts that the sockets are really bound to: systemd may have passed other ones.
 
-    Where they are bound to several, it is the wildcard, so that clients are told the address that they came by.
+    Where a listener is bound to several, it is the wildcard, so that clients are told the address that they came by.
     """
-    hosts = {sock.getsockname()[0] for sock in bound.values()}
-    if hosts == _resolved(settings.host, settings.port):
-        return settings.host
+    told = [replace(each, host=_bound_host(each, bound)) for each in settings.listeners]
+    if tuple(told) == settings.listeners:
+        return settings
+    if not settings.listener.listeners:
+        return replace(settings, host=told[0].host)
+    texts = tuple(each.text() for each in told)
+    return replace(settings, listener=replace(settings.listener, listeners=texts))
+
+
+def open_to_other_hosts(settings: Settings, bound: Bound) -> list[str]:
+    """Return the addresses that other hosts may reach without authentication."""
+    return [
+        address_of(bound[each.name, slot])
+        for each in settings.listeners
+        if not settings.authenticates(each)
+        for slot in range(settings.slots)
+        if not _is_loopback(bound[each.name, slot].getsockname()[0])
+    ]
+
+
+def _refuse_open(settings: Settings, bound: Bound) -> None:
+    if settings.listener.insecure:
+        return
+    for listener in settings.listeners:
+        if settings.authenticates(listener):
+            continue
+        for slot in range(settings.slots):
+            sock = bound[listener.name, slot]
+            if not _is_loopback(sock.getsockname()[0]):
+                raise OperatorFault(
+                    f"listener {listener.name} on {address_of(sock)} authenticates nobody, and other hosts reach it: "
+                    f"use an address of loopback, {_AUTHENTICATION}, or set insecure = true if everybody may read, "
+                    "write and delete everything"
+                )
+
+
+def _bound_host(listener: Listener, bound: Bound) -> str:
+    hosts = {sock.getsockname()[0] for (name, _), sock in bound.items() if name == listener.name}
+    if hosts == _resolved(listener.host, listener.port):
+        return listener.host
     return hosts.pop() if len(hosts) == 1 else "0.0.0.0"
-
-
-def open_to_other_hosts(bound: Mapping[int, socket.socket]) -> list[str]:
-    """Return the addresses that other hosts may reach: all but those of the loopback interface."""
-    return [address_of(sock) for sock in bound.values() if not _is_loopback(sock.getsockname()[0])]
 
 
 def _is_loopback(host: str) -> bool:
@@ -85,8 +132,11 @@ def _resolved(host: str, port: int) -> set[str]:
 
 def _by_port(settings: Settings, given: Sequence[socket.socket]) -> dict[int, socket.socket]:
     """Return port → socket that systemd passed. Every one must be of use: its unit says that somebody listens there."""
-    last = settings.port + settings.slots - 1
-    wanted = f"port {settings.port}" if settings.slots == 1 else f"ports {settings.port} to {last}"
+    ranges = [(each.port, each.port + settings.slots - 1) for each in settings.listeners]
+    ports = {port for first, last in ranges for port in range(first, last + 1)}
+    wanted = ", ".join(
+        f"port {first}" if first == last else f"ports {first} to {last}" for first, last in ranges
+    )
     found: dict[int, socket.socket] = {}
     for sock in given:
         if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type != socket.SOCK_STREAM:
@@ -95,10 +145,10 @@ def _by_port(settings: Settings, given: Sequence[socket.socket]) -> dict[int, so
                 " socket's unit"
             )
         port = sock.getsockname()[1]
-        if not settings.port <= port <= last:
+        if port not in ports:
             raise OperatorFault(
                 f"systemd passed a socket on {address_of(sock)}, and the appliance listens on {wanted}: correct"
-                " ListenStream= in the socket's unit, or the options port and slots"
+                " ListenStream= in the socket's unit, or the options port, listeners and slots"
             )
         if port in found:
             raise OperatorFault(
@@ -115,7 +165,7 @@ def close_all(sockets: Iterable[socket.socket]) -> None:
 
 
 def _bind(host: str, port: int, *, slot: int) -> socket.socket:
-    where = f"{host}:{port} (slot {slot})"
+    where = f"{host_and_port(host, port)} (slot {slot})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

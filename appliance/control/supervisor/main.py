@@ -8,10 +8,8 @@ import logging
 import os
 import resource
 import signal
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import setproctitle
@@ -24,11 +22,12 @@ from appliance.config import Settings
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
 from appliance.control.supervisor.listening import (
+    Bound,
     PortTaken,
     address_of,
+    as_bound,
     close_all,
     listeners,
-    listening_host,
     open_to_other_hosts,
 )
 from appliance.control.supervisor.memory_room import (
@@ -40,6 +39,7 @@ from appliance.control.supervisor.memory_room import (
 )
 from appliance.control.supervisor.permissions import PRIVATE_UMASK, check_log_directories, readers_group
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
+from appliance.control.supervisor.zeromq_locks import lock_endpoints, unlock
 from appliance.control.systemd import Notifier, listening_sockets
 from appliance.errors import (
     ApplianceDefect,
@@ -117,9 +117,12 @@ def _run(
     os.umask(PRIVATE_UMASK)
     try:
         check_log_directories(settings, group)
+        _check_certificates(settings)
         bound = listeners(settings, listening_sockets())
+        endpoints: list[int] = []
         try:
-            settings = replace(settings, host=listening_host(settings, bound))
+            endpoints = lock_endpoints(settings)
+            settings = as_bound(settings, bound)
             _say_open_to_others(settings, bound)
             return _serve(
                 settings,
@@ -131,6 +134,7 @@ def _run(
             )
         finally:
             close_all(bound.values())
+            unlock(endpoints)
     finally:
         directory.release()
 
@@ -140,7 +144,7 @@ def _serve(
     entry_points: Mapping[RoleKind, str],
     *,
     directory: DataDirectory,
-    bound: Mapping[int, socket.socket],
+    bound: Bound,
     notifier: Notifier,
     when_ready: str,
 ) -> int:
@@ -160,7 +164,7 @@ def _serve(
         _logger.info("removed %d shared memory files of a killed instance", stale)
     for path in runtime_directory.remove_dead():
         _logger.info("removed %s, the shared memory of an instance that no longer runs", path)
-    runtime_dir = runtime_directory.create(settings.data_dir)
+    runtime_dir = directory.create_runtime_directory()
     held = runtime_directory.hold(runtime_dir)
     _raise_descriptor_limit(settings)
 
@@ -171,7 +175,7 @@ def _serve(
     wiring = wires.Wiring(
         settings, instance, runtime_dir, doorbells, _emptied_slots(settings), _clean_directories(settings)
     )
-    address = _addresses(bound)
+    address = _addresses(settings, bound)
 
     def say_ready() -> None:
         with suppress(OSError):
@@ -205,23 +209,45 @@ def _serve(
         os.close(held)
 
 
-def _addresses(bound: Mapping[int, socket.socket]) -> str:
-    """Return where the appliance listens: slot 0's address, or each slot's where systemd passed different hosts."""
-    hosts = {sock.getsockname()[0] for sock in bound.values()}
-    return ", ".join(map(address_of, bound.values())) if len(hosts) > 1 else address_of(bound[0])
+def _check_certificates(settings: Settings) -> None:
+    """Refuse a start with TLS files that no network process could use.
+
+    Raises:
+        OperatorFault: it names the option and the file.
+    """
+    if any(listener.is_tls for listener in settings.listeners):
+        # Imported where it is used: without TLS nobody pays for it.
+        from appliance.tls.certificates import server_context
+
+        server_context(settings.ssl)
 
 
-def _say_open_to_others(settings: Settings, bound: Mapping[int, socket.socket]) -> None:
-    addresses = open_to_other_hosts(bound)
-    if not addresses:
-        return
-    _logger.warning(
-        "listening without authentication on %s: anybody who reaches this port can read, write and delete everything",
-        ", ".join(addresses),
-    )
-    if settings.tells_arrival_address:
+def _addresses(settings: Settings, bound: Bound) -> str:
+    """Return where the appliance listens: slot 0's address, or each slot's where systemd passed different hosts.
+
+    With `listeners`, each address has the name of its listener before it.
+    """
+    told = []
+    for listener in settings.listeners:
+        sockets = [bound[listener.name, slot] for slot in range(settings.slots)]
+        several = len({sock.getsockname()[0] for sock in sockets}) > 1
+        name = f"{listener.name}://" if settings.listener.listeners else ""
+        told += [f"{name}{address_of(sock)}" for sock in (sockets if several else sockets[:1])]
+    return ", ".join(told)
+
+
+def _say_open_to_others(settings: Settings, bound: Bound) -> None:
+    addresses = open_to_other_hosts(settings, bound)
+    if addresses:
+        _logger.warning(
+            "listening without authentication on %s: anybody who reaches this port can read, write and delete"
+            " everything",
+            ", ".join(addresses),
+        )
+    if any(each.tells_arrival_address for each in settings.listeners):
         _logger.info(
-            "clients get the address that they connected to; behind NAT or a port forward set advertised.host"
+            "clients get the address that they connected to; behind NAT or a port forward set %s",
+            "advertised.listeners" if settings.listener.listeners else "advertised.host",
         )
 
 
@@ -252,6 +278,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "host": settings.host,
         "port": settings.port,
         "slots": settings.slots,
+        "data_dir": str(settings.data_dir.resolve()),
         "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],
         "started_ms": SystemClock().now_ms(),
     }

@@ -2,6 +2,9 @@
 
 The request's fields: `producer_id`, and `position` its epoch. It only changes memory, so it does not fail where the
 partition is served. The answer tells the coordinator that the producer's next batch will be accepted.
+
+A permit is refused, as NOT_LEADER_OR_FOLLOWER, once the process table names a later life of the coordinator that sent
+it (`request_rings`): the successor may have ended that transaction by a marker on the ring of another coordinator.
 """
 
 from __future__ import annotations

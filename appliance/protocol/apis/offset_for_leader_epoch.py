@@ -14,7 +14,7 @@ DEBUGGING = -2
 
 
 class OffsetForLeaderPartition(msgspec.Struct, frozen=True):
-    """`current_leader_epoch` is the one the asker believes in, -1 where it does not say."""
+    """`current_leader_epoch` is the one the requester believes in, -1 where it does not say."""
 
     partition: int
     leader_epoch: int

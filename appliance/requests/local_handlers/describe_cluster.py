@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.cluster import BrokerSlot
 from appliance.protocol.apis.describe_cluster import (
     ENDPOINT_BROKERS,
     ENDPOINT_CONTROLLERS,
@@ -11,7 +12,7 @@ from appliance.protocol.apis.describe_cluster import (
 )
 from appliance.protocol.apis.metadata import UNKNOWN_OPERATIONS
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.local_handlers.view import CLUSTER_OPERATIONS, LocalView
+from appliance.requests.local_handlers.view import LocalView
 
 
 def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> DescribeClusterResponse:
@@ -34,20 +35,20 @@ def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> Descri
         cluster_id=image.cluster_id,
         brokers=tuple(brokers),
         controller_id=image.controller_id,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wanted else UNKNOWN_OPERATIONS,
+        cluster_authorized_operations=view.cluster_operations() if wanted else UNKNOWN_OPERATIONS,
     )
 
 
 def _fenced(view: LocalView) -> list[ClusterBroker]:
     settings, live = view.settings, {slot.node_id for slot in view.image.slots}
-    return [
-        ClusterBroker(
-            slot,
-            view.told_host or settings.client_host,
-            settings.port + slot,
-            settings.broker.rack,
-            is_fenced=True,
+    fenced = (
+        BrokerSlot(
+            slot, settings.client_host, settings.main_listener.client_port + slot, settings.broker.rack
         )
         for slot in range(settings.slots)
         if slot not in live
+    )
+    return [
+        ClusterBroker(s.node_id, s.host, s.port, s.rack, is_fenced=True)
+        for s in map(view.session.told_of, fenced)
     ]

@@ -3,7 +3,7 @@
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
 whether it exists or not, as with Kafka.
 
-Left out: changing log levels, which are shown as read-only; client metrics, so no subscription exists.
+Left out: log levels cannot be changed, and are shown as read-only. There are no subscriptions to client metrics.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from appliance.protocol.apis.describe_topic_partitions import (
     PartitionCursor,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.local_handlers.view import TOPIC_OPERATIONS, LocalView
+from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Steps
 
 
@@ -41,12 +41,18 @@ def describe_topic_partitions(
         if not number % 32:
             yield None
         topic = topics.get(name)
+        if not view.sees(name):
+            if request.topics:
+                described.append(DescribedTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
+            continue
         if topic is None:
             if not request.topics:
                 continue
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             illegal = ErrorCode.INVALID_TOPIC_EXCEPTION
-            described.append(DescribedTopic(illegal if topic_name_fault(name) else unknown, name))
+            error = illegal if topic_name_fault(name) else unknown
+            operations = view.topic_operations(name)
+            described.append(DescribedTopic(error, name, topic_authorized_operations=operations))
             continue
         if room == 0:
             return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, first))
@@ -73,7 +79,7 @@ def _described(topic: TopicImage, view: LocalView, *, first: int, until: int) ->
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=tuple(_partition(each, view) for each in topic.partitions[first:until]),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=view.topic_operations(topic.name),
     )
 
 

@@ -2,7 +2,7 @@
 
 A request with a transactional id goes to the coordinator of that id (`route` of the row in `api_table`).
 
-Left out: version 6, which Apache Kafka 4.3 does not serve either; two-phase commit (KIP-939) comes with it.
+Left out: version 6, which Apache Kafka 4.3 does not serve either. Therefore there is no two-phase commit (KIP-939).
 """
 
 from __future__ import annotations

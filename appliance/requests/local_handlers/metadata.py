@@ -24,7 +24,7 @@ from appliance.protocol.apis.metadata import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.local_handlers.new_topics import new_topic
-from appliance.requests.local_handlers.view import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, LocalView
+from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps, in_pieces
 
 CREATE_TIMEOUT_MS = 10_000
@@ -66,7 +66,7 @@ def metadata(request: MetadataRequest, view: LocalView) -> Steps[MetadataRespons
 def _missing(request: MetadataRequest, view: LocalView) -> Steps[dict[str, NewTopic]]:
     """What does not exist and may be created, by name."""
     missing: dict[str, NewTopic] = {}
-    if not (request.allow_auto_topic_creation and view.settings.broker.auto_create_topics_enable):
+    if not (request.allow_auto_topic_creation and _creates(view)):
         return missing
     topics = view.image.topics
     for number, selector in enumerate(request.topics or (), 1):
@@ -76,6 +76,8 @@ def _missing(request: MetadataRequest, view: LocalView) -> Steps[dict[str, NewTo
             and name is not None
             and name not in topics
             and topic_name_fault(name) is None
+            and view.sees(name)
+            and view.creates(name)
             and (topic := new_topic(name, view.settings)) is not None
         ):
             missing[name] = topic
@@ -86,25 +88,27 @@ def _missing(request: MetadataRequest, view: LocalView) -> Steps[dict[str, NewTo
 
 def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) -> Steps[MetadataResponse]:
     image = view.image
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNKNOWN_OPERATIONS
     return MetadataResponse(
         brokers=tuple(MetadataBroker(s.node_id, s.host, s.port, s.rack) for s in view.brokers()),
-        topics=(yield from _topics(request, view, errors, operations)),
+        topics=(yield from _topics(request, view, errors)),
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else UNKNOWN_OPERATIONS
+            view.cluster_operations() if request.include_cluster_authorized_operations else UNKNOWN_OPERATIONS
         ),
     )
 
 
 def _topics(
-    request: MetadataRequest, view: LocalView, errors: dict[str, int], operations: int
+    request: MetadataRequest, view: LocalView, errors: dict[str, int]
 ) -> Steps[tuple[MetadataTopic, ...]]:
+    with_operations = request.include_topic_authorized_operations
     listed: list[MetadataTopic] = []
     for number, each in enumerate(_wanted(request, view, errors), 1):
         listed.append(
-            each if isinstance(each, MetadataTopic) else (yield from _topic(each, view, operations))
+            each
+            if isinstance(each, MetadataTopic)
+            else (yield from _topic(each, view, with_operations=with_operations))
         )
         if not number % 16:
             yield None
@@ -117,7 +121,7 @@ def _wanted(
     """The topics to be described, and what is said of others instead."""
     image = view.image
     if request.topics is None:
-        yield from image.topics.values()
+        yield from (topic for topic in image.topics.values() if view.sees(topic.name))
         return
     # Each once: a topic of many partitions, named over and over, would make a small request worth gigabytes.
     seen: set[UUID | str | None] = set()
@@ -128,12 +132,16 @@ def _wanted(
         seen.add(key)
         if selector.topic_id is not None:
             route = view.routes.by_id(selector.topic_id)
-            if route is None:
+            if route is None or not view.sees(route.image.name):
+                # Who may not know of a topic learns nothing from its id.
                 yield MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, selector.topic_id)
             else:
                 yield route.image
             continue
         name = selector.name or ""
+        if not view.sees(name):
+            yield MetadataTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
+            continue
         known = image.topics.get(name)
         if known is not None:
             yield known
@@ -143,10 +151,23 @@ def _wanted(
             error = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         elif error == ErrorCode.TOPIC_ALREADY_EXISTS:
             error = int(ErrorCode.LEADER_NOT_AVAILABLE)  # somebody else's creation is not published yet
-        yield MetadataTopic(error, name)
+        elif request.allow_auto_topic_creation and _creates(view) and not view.creates(name):
+            error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        # Kafka tells the rights to a topic that does not exist, too.
+        operations = (
+            view.topic_operations(name)
+            if request.include_topic_authorized_operations and error != ErrorCode.INVALID_TOPIC_EXCEPTION
+            else UNKNOWN_OPERATIONS
+        )
+        yield MetadataTopic(error, name, topic_authorized_operations=operations)
 
 
-def _topic(topic: TopicImage, view: LocalView, operations: int) -> Steps[MetadataTopic]:
+def _creates(view: LocalView) -> bool:
+    return view.settings.broker.auto_create_topics_enable
+
+
+def _topic(topic: TopicImage, view: LocalView, *, with_operations: bool) -> Steps[MetadataTopic]:
+    operations = view.topic_operations(topic.name) if with_operations else UNKNOWN_OPERATIONS
     partitions = yield from in_pieces(lambda each: _partition(each, view), topic.partitions)
     return MetadataTopic(0, topic.name, topic.topic_id, topic.internal, partitions, operations)
 

@@ -14,36 +14,33 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
-from appliance.protocol.acl import AclOperation
+from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
+from appliance.requests.rights import Rights
 from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
 
+_TOPIC_OPERATIONS = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
+_CLUSTER_OPERATIONS = (
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.IDEMPOTENT_WRITE,
+)
 # Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
-TOPIC_OPERATIONS = sum(
-    1 << operation
-    for operation in (
-        AclOperation.READ,
-        AclOperation.WRITE,
-        AclOperation.CREATE,
-        AclOperation.DELETE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-    )
-)
-CLUSTER_OPERATIONS = sum(
-    1 << operation
-    for operation in (
-        AclOperation.CREATE,
-        AclOperation.ALTER,
-        AclOperation.DESCRIBE,
-        AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS,
-        AclOperation.ALTER_CONFIGS,
-        AclOperation.IDEMPOTENT_WRITE,
-    )
-)
+TOPIC_OPERATIONS = sum(1 << operation for operation in _TOPIC_OPERATIONS)
+CLUSTER_OPERATIONS = sum(1 << operation for operation in _CLUSTER_OPERATIONS)
 
 
 class ProducerIds:
@@ -74,16 +71,41 @@ class LocalView(msgspec.Struct, frozen=True):
     partitions: PartitionTable
     clock: Clock
     session: Session
+    rights: Rights | None = None
+
+    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the client may do that to the resource of this name."""
+        rights = self.rights
+        return rights is None or rights.may(self.session, operation, resource_type, name)
+
+    def sees(self, topic: str) -> bool:
+        """Whether the client may know of the topic."""
+        return self.rights is None or self.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    def creates(self, topic: str) -> bool:
+        """Whether the client may create a topic of this name."""
+        create = AclOperation.CREATE
+        return self.may(create, ResourceType.CLUSTER, CLUSTER_NAME) or self.may(
+            create, ResourceType.TOPIC, topic
+        )
+
+    def topic_operations(self, topic: str) -> int:
+        """What the client may do to the topic, as a bit field."""
+        if self.rights is None:
+            return TOPIC_OPERATIONS
+        return sum(1 << each for each in _TOPIC_OPERATIONS if self.may(each, ResourceType.TOPIC, topic))
+
+    def cluster_operations(self) -> int:
+        """What the client may do to the cluster, as a bit field. Nothing is told to who may not describe it."""
+        if self.rights is None:
+            return CLUSTER_OPERATIONS
+        allowed = [each for each in _CLUSTER_OPERATIONS if self.may(each, ResourceType.CLUSTER, CLUSTER_NAME)]
+        return sum(1 << each for each in allowed) if AclOperation.DESCRIBE in allowed else 0
 
     @property
     def slot(self) -> int:
         """The broker slot whose port the client came to."""
         return self.session.slot
-
-    @property
-    def told_host(self) -> str | None:
-        """The host to name to this client for every broker; None for the host in the image."""
-        return self.session.told_host
 
     @property
     def image(self) -> ClusterImage:
@@ -100,10 +122,8 @@ class LocalView(msgspec.Struct, frozen=True):
         return BrokerConfigs.of(self.image.broker_configs, slot)
 
     def brokers(self) -> Iterator[BrokerSlot]:
-        """Yield the brokers with the addresses for this client."""
-        host = self.session.told_host
-        for slot in self.image.slots:
-            yield slot if host is None else msgspec.structs.replace(slot, host=host)
+        """Return the brokers with the addresses for this client."""
+        return map(self.session.told_of, self.image.slots)
 
 
 EMPTY_IMAGE = ClusterImage(

@@ -27,7 +27,12 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.log_handlers.partitioned import (
+    PartitionedHandler,
+    PartitionedRequest,
+    Resume,
+    operation,
+)
 from appliance.requests.session import Request
 from appliance.requests.steps import Ask, Steps, chunks
 from appliance.requests.worker_lines import Answer
@@ -38,7 +43,7 @@ _NOT_AVAILABLE = int(ErrorCode.REPLICA_NOT_AVAILABLE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-class AlterReplicaLogDirsHandler(AsksOwners):
+class AlterReplicaLogDirsHandler(PartitionedHandler):
     """Serves AlterReplicaLogDirs for one network process."""
 
     __slots__ = ()
@@ -57,27 +62,29 @@ class AlterReplicaLogDirsHandler(AsksOwners):
             for partition in topic.partitions
         }
         yield None
-        asker = _Asker(pending, self.resume, tuple(wanted))
-        with self._entered(asker):
+        partitioned = _PartitionedMoves(pending, self.resume, tuple(wanted))
+        with self._entered(partitioned):
             for item, (partition, path) in enumerate(wanted.items()):
-                asker.errors[item] = self._begin_partition(asker, item, partition, path)
-                yield from self._paced(asker, item + 1)
-            for copies in chunks(list(asker.copies.items())):
+                partitioned.errors[item] = self._begin_partition(partitioned, item, partition, path)
+                yield from self._paced(partitioned, item + 1)
+            for copies in chunks(list(partitioned.copies.items())):
                 question = MoveCopies(pending.session.slot, tuple(copy for _, copy in copies))
                 answer = yield Ask(question, REPLICA_TIMEOUT_MS)
-                asker.replica_answered([item for item, _ in copies], answer)
-            yield from self._all_answered(asker)
+                partitioned.replica_answered([item for item, _ in copies], answer)
+            yield from self._all_answered(partitioned)
         by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-        for partition, error in zip(asker.partitions, asker.errors, strict=True):
+        for partition, error in zip(partitioned.partitions, partitioned.errors, strict=True):
             by_topic.setdefault(partition.topic, []).append(
                 AlterReplicaLogDirPartitionResult(partition.partition, error)
             )
         results = tuple(AlterReplicaLogDirTopicResult(name, tuple(each)) for name, each in by_topic.items())
         yield from self._answer(pending, AlterReplicaLogDirsResponse(results))
 
-    def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
+    def _begin_partition(
+        self, partitioned: _PartitionedMoves, item: int, partition: TopicPartition, path: str
+    ) -> int:
         """Asks the owner, or says at once what is wrong; 0 while it is asked, or where nothing is to be done."""
-        slot = asker.pending.session.slot
+        slot = partitioned.pending.session.slot
         if future_directory_name(partition) is None:
             return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         directory = self._log_dirs.index(slot, path)
@@ -89,23 +96,25 @@ class AlterReplicaLogDirsHandler(AsksOwners):
         if route is not None and route.leader != slot:
             if self._table.followed_copy(route.row, route.incarnation, slot) is None:
                 return _NOT_AVAILABLE
-            asker.copies[item] = CopyMove(partition.topic, partition.partition, route.incarnation, directory)
+            partitioned.copies[item] = CopyMove(
+                partition.topic, partition.partition, route.incarnation, directory
+            )
             return 0
         if route is None or route.worker is None:
             return _NOT_AVAILABLE
         if self._table.is_offline(route.row, route.incarnation):
             return int(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self._table.serves(route.row, route.incarnation) or not self._lines.place(
-            route.worker, operation(Op.ALTER_LOG_DIR, asker, item, route, offset=directory)
+            route.worker, operation(Op.ALTER_LOG_DIR, partitioned, item, route, offset=directory)
         ):
             return _NOT_AVAILABLE
-        asker.asked(item, route.worker)
+        partitioned.placed(item, route.worker)
         return 0
 
 
-class _Asker(OwnersAsked):
-    """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`; `copies`:
-    what the slot's replica is told, by item."""
+class _PartitionedMoves(PartitionedRequest):
+    """One AlterReplicaLogDirs request in flight. `errors` by item, in the order of `partitions`; `copies`: what the
+    slot's replica process gets, by item."""
 
     __slots__ = ("copies", "errors", "partitions")
 

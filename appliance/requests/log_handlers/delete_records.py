@@ -3,8 +3,6 @@
 As in Kafka, a partition that is named twice is taken once, with the offset named last, and records of internal topics
 may not be deleted (INVALID_TOPIC_EXCEPTION). Policy and offset are the owner's to judge; it waits for followers, no
 longer than `timeout_ms`.
-
-Left out: authorization.
 """
 
 from __future__ import annotations
@@ -18,7 +16,12 @@ from appliance.protocol.apis.delete_records import (
     DeleteRecordsTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.log_handlers.partitioned import (
+    PartitionedHandler,
+    PartitionedRequest,
+    Resume,
+    operation,
+)
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.worker_lines import Answer
@@ -29,7 +32,7 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 
-class DeleteRecordsHandler(AsksOwners):
+class DeleteRecordsHandler(PartitionedHandler):
     """Serves DeleteRecords for one network process."""
 
     __slots__ = ()
@@ -41,20 +44,22 @@ class DeleteRecordsHandler(AsksOwners):
             MalformedFrame: the body does not parse.
         """
         request: DeleteRecordsRequest = yield from self._decoded(pending, view, position, end)
-        asker = _Asker(pending, self.resume, max(0, request.timeout_ms))
+        partitioned = _PartitionedDeletion(pending, self.resume, max(0, request.timeout_ms))
         wanted: dict[Place, int] = {
             (topic.name, each.partition_index): each.offset
             for topic in request.topics
             for each in topic.partitions
         }
         yield None
-        with self._entered(asker):
+        with self._entered(partitioned):
             for place, offset in wanted.items():
-                self._begin_partition(asker, place, offset)
-                yield from self._paced(asker, len(asker.places))
-            yield from self._all_answered(asker)
+                self._begin_partition(partitioned, place, offset)
+                yield from self._paced(partitioned, len(partitioned.places))
+            yield from self._all_answered(partitioned)
         by_topic: dict[str, list[DeleteRecordsPartitionResult]] = {}
-        for (topic, partition), (low_watermark, error) in zip(asker.places, asker.results, strict=True):
+        for (topic, partition), (low_watermark, error) in zip(
+            partitioned.places, partitioned.results, strict=True
+        ):
             by_topic.setdefault(topic, []).append(
                 DeleteRecordsPartitionResult(partition, low_watermark, error)
             )
@@ -63,32 +68,32 @@ class DeleteRecordsHandler(AsksOwners):
         )
         yield from self._answer(pending, response)
 
-    def _begin_partition(self, asker: _Asker, place: Place, offset: int) -> None:
+    def _begin_partition(self, partitioned: _PartitionedDeletion, place: Place, offset: int) -> None:
         topic, partition = place
         route = self._route(topic, partition)
-        item = asker.add(place)
+        item = partitioned.add(place)
         if route is None:
-            asker.results[item] = (-1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            partitioned.results[item] = (-1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         elif topic in INTERNAL_TOPICS:
-            asker.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
+            partitioned.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
         elif self._table.is_offline(route.row, route.incarnation):
-            asker.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))
+            partitioned.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))
         else:
             asked = operation(
                 Op.DELETE_RECORDS,
-                asker,
+                partitioned,
                 item,
                 route,
                 epoch=route.leader_epoch,
-                length_bytes=asker.timeout_ms,
+                length_bytes=partitioned.timeout_ms,
                 offset=offset,
             )
-            if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
-                asker.results[item] = (-1, _NOT_LEADER)
+            if not partitioned.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+                partitioned.results[item] = (-1, _NOT_LEADER)
 
 
-class _Asker(OwnersAsked):
-    """One DeleteRecords request while owners work. `results` are (low watermark, error), by item."""
+class _PartitionedDeletion(PartitionedRequest):
+    """One DeleteRecords request in flight. `results` are (low watermark, error), by item."""
 
     __slots__ = ("places", "results", "timeout_ms")
 

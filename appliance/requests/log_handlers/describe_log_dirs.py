@@ -5,7 +5,7 @@ its replica has said so in the partition table, and where the copy moves to. Par
 followed lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of
 them while their worker is down. Unknown partitions are passed over, as in Kafka.
 
-Left out: authorization; cordoned directories (KIP-1066), of which there are none.
+Left out: cordoned directories (KIP-1066).
 Source: `ReplicaManager.describeLogDirs`.
 """
 
@@ -33,7 +33,12 @@ from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.log_handlers.partitioned import (
+    PartitionedHandler,
+    PartitionedRequest,
+    Resume,
+    operation,
+)
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute
@@ -42,7 +47,7 @@ from appliance.requests.worker_lines import Answer
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-class DescribeLogDirsHandler(AsksOwners):
+class DescribeLogDirsHandler(PartitionedHandler):
     """Serves DescribeLogDirs for one network process."""
 
     __slots__ = ()
@@ -57,44 +62,44 @@ class DescribeLogDirsHandler(AsksOwners):
         slot = pending.session.slot
         wanted = self._wanted(request)
         yield None
-        asker = _Asker(pending, self.resume)
-        with self._entered(asker):
+        partitioned = _PartitionedDescription(pending, self.resume)
+        with self._entered(partitioned):
             for number, route in enumerate(self._routes_of(wanted), 1):
                 if route.leader == slot:
-                    self._begin_partition(asker, route)
+                    self._begin_partition(partitioned, route)
                 else:
-                    self._look_at_copy(asker, route, slot)
-                yield from self._paced(asker, number)
-            yield from self._all_answered(asker)
+                    self._look_at_copy(partitioned, route, slot)
+                yield from self._paced(partitioned, number)
+            yield from self._all_answered(partitioned)
         results = tuple(
-            _result(path, asker.found.get(index, {}))
+            _result(path, partitioned.found.get(index, {}))
             if self._log_dirs.is_online(slot, index)
             else DescribeLogDirsResult(_STORAGE_ERROR, path)
             for index, path in enumerate(self._log_dirs.paths[slot])
         )
         yield from self._answer(pending, DescribeLogDirsResponse(results))
 
-    def _begin_partition(self, asker: _Asker, route: PartitionRoute) -> None:
-        item = len(asker.routes)
+    def _begin_partition(self, partitioned: _PartitionedDescription, route: PartitionRoute) -> None:
+        item = len(partitioned.routes)
         if (
             route.worker is not None
             and self._table.serves(route.row, route.incarnation)
-            and self._lines.place(route.worker, operation(Op.DESCRIBE_LOG_DIR, asker, item, route))
+            and self._lines.place(route.worker, operation(Op.DESCRIBE_LOG_DIR, partitioned, item, route))
         ):
-            asker.routes.append(route)
-            asker.asked(item, route.worker)
+            partitioned.routes.append(route)
+            partitioned.placed(item, route.worker)
 
-    def _look_at_copy(self, asker: _Asker, route: PartitionRoute, slot: int) -> None:
+    def _look_at_copy(self, partitioned: _PartitionedDescription, route: PartitionRoute, slot: int) -> None:
         copy = self._table.followed_copy(route.row, route.incarnation, slot)
         if copy is not None:
             directory, size_bytes, log_end = copy
             high_watermark = self._table.cells[self._table.at(route.row) + HIGH_WATERMARK]
             lag = max(0, high_watermark - log_end)
-            asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=False)
+            partitioned.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=False)
         future = self._table.future_copy(route.row, route.incarnation, slot)
         if future is not None:
             directory, size_bytes, lag = future
-            asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=True)
+            partitioned.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=True)
 
     def _routes_of(self, wanted: Mapping[str, set[int] | None]) -> Iterator[PartitionRoute]:
         for name, numbers in wanted.items():
@@ -133,8 +138,8 @@ def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> Des
     )
 
 
-class _Asker(OwnersAsked):
-    """One DescribeLogDirs request while owners are asked; `routes` by item. `found`: directory → topic → partitions."""
+class _PartitionedDescription(PartitionedRequest):
+    """One DescribeLogDirs request in flight; `routes` by item. `found`: directory → topic → partitions."""
 
     __slots__ = ("found", "routes")
 

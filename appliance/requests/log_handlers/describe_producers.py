@@ -4,7 +4,7 @@ An owner holds as many producers as wrote within producer.id.expiration.ms; it i
 answered, so however many there are, one operation a partition is under way. A partition that this slot does not lead is
 NOT_LEADER_OR_FOLLOWER.
 
-Left out: answers of followers, which Apache Kafka gives too; authorization.
+Left out: answers of followers. In Apache Kafka followers answer too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from appliance.protocol.apis.describe_producers import (
     TopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.requests.log_handlers.partitioned import PartitionedHandler, PartitionedRequest, operation
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.topic_routes import PartitionRoute
@@ -43,7 +43,7 @@ _SIGN: Final = 1 << 31
 _WORD: Final = 1 << 32
 
 
-class DescribeProducersHandler(AsksOwners):
+class DescribeProducersHandler(PartitionedHandler):
     """Serves DescribeProducers for one network process."""
 
     __slots__ = ()
@@ -57,15 +57,15 @@ class DescribeProducersHandler(AsksOwners):
         request: DescribeProducersRequest = yield from self._decoded(pending, view, position, end)
         topics = _each_once(request)
         yield None
-        asker = _Asker(self, pending)
-        with self._entered(asker):
+        partitioned = _PartitionedDescription(self, pending)
+        with self._entered(partitioned):
             for name, numbers in topics.items():
                 fault = topic_name_fault(name)
                 for number in numbers:
-                    self._begin_partition(asker, name, number, fault=fault)
-                    yield from self._paced(asker, len(asker.found))
-            yield from self._all_answered(asker)
-        results = yield from in_pieces(asker.result, range(len(asker.found)))
+                    self._begin_partition(partitioned, name, number, fault=fault)
+                    yield from self._paced(partitioned, len(partitioned.found))
+            yield from self._all_answered(partitioned)
+        results = yield from in_pieces(partitioned.result, range(len(partitioned.found)))
         in_order = iter(results)
         response = DescribeProducersResponse(
             tuple(
@@ -74,23 +74,27 @@ class DescribeProducersHandler(AsksOwners):
         )
         yield from self._answer(pending, response)
 
-    def _begin_partition(self, asker: _Asker, topic: str, number: int, *, fault: str | None) -> None:
+    def _begin_partition(
+        self, partitioned: _PartitionedDescription, topic: str, number: int, *, fault: str | None
+    ) -> None:
         route = self._route(topic, number) if fault is None else None
-        item = asker.add(number, route)
+        item = partitioned.add(number, route)
         if fault is not None:
-            asker.fail(item, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+            partitioned.fail(item, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         elif route is None:
-            asker.fail(item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partitioned.fail(item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif self._table.is_offline(route.row, route.incarnation):
-            asker.fail(item, ErrorCode.KAFKA_STORAGE_ERROR)
+            partitioned.fail(item, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            self.ask(asker, item, route, from_id=0)
+            self.ask(partitioned, item, route, from_id=0)
 
-    def ask(self, asker: _Asker, item: int, route: PartitionRoute, *, from_id: int) -> None:
+    def ask(
+        self, partitioned: _PartitionedDescription, item: int, route: PartitionRoute, *, from_id: int
+    ) -> None:
         """Asks the owner of a partition for its first producer whose id is not below `from_id`."""
-        asked = operation(Op.DESCRIBE_PRODUCER, asker, item, route, offset=from_id)
-        if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
-            asker.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        asked = operation(Op.DESCRIBE_PRODUCER, partitioned, item, route, offset=from_id)
+        if not partitioned.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+            partitioned.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _each_once(request: DescribeProducersRequest) -> dict[str, dict[int, None]]:
@@ -101,8 +105,8 @@ def _each_once(request: DescribeProducersRequest) -> dict[str, dict[int, None]]:
     return wanted
 
 
-class _Asker(OwnersAsked):
-    """One request while owners tell; everything by item, in the order asked."""
+class _PartitionedDescription(PartitionedRequest):
+    """One DescribeProducers request in flight; everything by item, in the order asked."""
 
     __slots__ = ("_handler", "_results", "_routes", "found")
 

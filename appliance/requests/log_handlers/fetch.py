@@ -17,7 +17,7 @@ would not make it more. Source: Kafka's `DelayedFetch`, its case F.
 A client that says of which epoch the record before its fetch offset was is compared with the owner's log each time, for
 it may have read what no longer counts; where they part is told at once (diverging epoch, v12+).
 
-Left out: fetching from followers (KIP-392), so consumers always read from the leader; authorization.
+Left out: reading from followers (KIP-392). Consumers always read from the leader.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from appliance.channels.request_channel import ITEM, RequestFlag, fetch_request
 from appliance.channels.roles import Role
 from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import RejectedRequest
+from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_request import (
     FIRST_BY_TOPIC_ID,
@@ -52,17 +53,21 @@ from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.fetch_responder import FetchResponder
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
-from appliance.requests.session import Request
+from appliance.requests.session import Request, Session
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
-from appliance.requests.worker_lines import Answer, WorkerLines
+from appliance.requests.worker_lines import Answer, WorkerClient
 
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
+_DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_READ: Final = int(AclOperation.READ)
+_TOPIC: Final = int(ResourceType.TOPIC)
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 # Owners are asked about this many partitions at a time, so that a session of thousands stops when the answer is full.
@@ -77,7 +82,7 @@ class FetchHandler:
     def __init__(
         self,
         routes: TopicRoutes,
-        lines: WorkerLines,
+        lines: WorkerClient,
         table: PartitionTable,
         *,
         purgatory: PurgatoryLine,
@@ -88,7 +93,9 @@ class FetchHandler:
         max_bytes: int,
         partitions_max: int,
         complain: Callable[[str], bool],
+        rights: Rights | None = None,
     ) -> None:
+        self._rights = rights
         self._routes = routes
         self._lines = lines
         self._table = table
@@ -136,23 +143,25 @@ class FetchHandler:
         max_wait_ms = 0 if pending.session.hung_up else max(0, request.max_wait_ms)
         deadline_ns = now_ns + max_wait_ms * NS_PER_MS
         max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
-        asker = _Asker(self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes)
-        self._lines.enter(asker)
-        pending.drop = asker.dropped
-        asker.items = tuple(
-            FetchItem(wanted, self._route(wanted, pending.session.slot)) for wanted in turn.partitions
+        partitioned = _PartitionedFetch(
+            self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes
         )
-        self.look(asker)
+        self._lines.enter(partitioned)
+        pending.drop = partitioned.dropped
+        partitioned.items = tuple(
+            FetchItem(wanted, self._route(wanted, pending.session)) for wanted in turn.partitions
+        )
+        self.look(partitioned)
 
     def end_wait(self, pending: Request) -> None:
         """Answer with what there is. A wait may be for weeks, and the connection's descriptor is held as long."""
-        asker = getattr(pending.drop, "__self__", None)
-        if isinstance(asker, _Asker):
-            if asker.outstanding:
-                asker.deadline_ns = 0
+        partitioned = getattr(pending.drop, "__self__", None)
+        if isinstance(partitioned, _PartitionedFetch):
+            if partitioned.outstanding:
+                partitioned.deadline_ns = 0
             else:
-                self._purgatory.cancel(asker)
-                asker.hurried()
+                self._purgatory.cancel(partitioned)
+                partitioned.hurried()
 
     def _turn(self, request: FetchRequest, now_ms: int) -> SessionTurn:
         wanted = tuple(
@@ -177,8 +186,12 @@ class FetchHandler:
             now_ms=now_ms,
         )
 
-    def _route(self, wanted: SessionPartition, slot: int) -> PartitionRoute | int:
+    def _route(self, wanted: SessionPartition, session: Session) -> PartitionRoute | int:
         topic = self._routes.of(wanted.topic)
+        if self._rights is not None:
+            name = wanted.topic if topic is None else topic.image.name
+            if isinstance(name, str) and not self._rights.may(session, _READ, _TOPIC, name):
+                return _DENIED
         if topic is None:
             by_name = isinstance(wanted.topic, str)
             return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID)
@@ -187,13 +200,13 @@ class FetchHandler:
             return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if route.worker is None:
             return int(ErrorCode.LEADER_NOT_AVAILABLE)
-        return route if route.leader == slot else _NOT_LEADER
+        return route if route.leader == session.slot else _NOT_LEADER
 
-    def look(self, asker: _Asker) -> None:
+    def look(self, partitioned: _PartitionedFetch) -> None:
         """Reads the partition table for every partition, then asks owners about those with records."""
-        read_committed = asker.read_committed
+        read_committed = partitioned.read_committed
         cells, table, lines = self._table.cells, self._table, self._lines
-        for item in asker.items:
+        for item in partitioned.items:
             item.length_bytes = item.first_batch_bytes = item.following_bytes = 0
             item.asks_owner = item.on_older_segment = False
             route = item.route
@@ -227,35 +240,35 @@ class FetchHandler:
                 item.error = _OUT_OF_RANGE
             else:
                 item.asks_owner = offset < (item.last_stable_offset if read_committed else high_watermark)
-        asker.next_asked = 0
-        self.ask_more(asker)
+        partitioned.next_asked = 0
+        self.ask_more(partitioned)
 
-    def ask_more(self, asker: _Asker) -> None:
+    def ask_more(self, partitioned: _PartitionedFetch) -> None:
         """Places the next operations, or decides when nothing more is to be asked."""
-        flags = _MIN_ONE_BATCH | (_READ_COMMITTED if asker.read_committed else 0)
-        items, lines = asker.items, self._lines
+        flags = _MIN_ONE_BATCH | (_READ_COMMITTED if partitioned.read_committed else 0)
+        items, lines = partitioned.items, self._lines
         if lines.is_idle:
             flags |= _LONE
-        while asker.next_asked < len(items) and asker.outstanding < ASKED_AT_ONCE:
-            if asker.found_bytes >= asker.max_bytes:
+        while partitioned.next_asked < len(items) and partitioned.outstanding < ASKED_AT_ONCE:
+            if partitioned.found_bytes >= partitioned.max_bytes:
                 break
-            index = asker.next_asked
-            asker.next_asked += 1
+            index = partitioned.next_asked
+            partitioned.next_asked += 1
             item = items[index]
             route = item.route
             if not item.asks_owner or route is None or route.worker is None:
                 continue
             wanted = item.wanted
-            if self._goes_on(asker, item, route):
+            if self._goes_on(partitioned, item, route):
                 continue
             operation = fetch_request(
-                asker.request_id,
+                partitioned.request_id,
                 index,
                 route.row,
                 route.incarnation,
                 flags,
                 wanted.current_leader_epoch,
-                max(0, min(wanted.partition_max_bytes, asker.max_bytes)),
+                max(0, min(wanted.partition_max_bytes, partitioned.max_bytes)),
                 wanted.last_fetched_epoch,
                 wanted.fetch_offset,
             )
@@ -263,25 +276,25 @@ class FetchHandler:
                 item.error = _NOT_LEADER
                 continue
             item.asked = route.worker
-            asker.outstanding += 1
-        if not asker.outstanding:
-            self._decide(asker)
+            partitioned.outstanding += 1
+        if not partitioned.outstanding:
+            self._decide(partitioned)
 
-    def _goes_on(self, asker: _Asker, item: FetchItem, route: PartitionRoute) -> bool:
+    def _goes_on(self, partitioned: _PartitionedFetch, item: FetchItem, route: PartitionRoute) -> bool:
         """Whether what follows an earlier answer is found where that ended: then no owner is asked."""
         wanted = item.wanted
         cursor = self._cursors.find(route, wanted.fetch_offset, files_version=item.files_version)
         if cursor is None or wanted.last_fetched_epoch >= 0:
             return False
-        max_bytes = min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes)
-        if not cursor.on_older_segment and asker.found_bytes + max_bytes < asker.min_bytes:
+        max_bytes = min(wanted.partition_max_bytes, partitioned.max_bytes - partitioned.found_bytes)
+        if not cursor.on_older_segment and partitioned.found_bytes + max_bytes < partitioned.min_bytes:
             return False  # whether there is more behind the segment, the owner knows
-        length_bytes, following_bytes = self._cursors.advance(
+        length_bytes, following_bytes, end_offset = self._cursors.advance(
             route,
             cursor,
             max_bytes=max_bytes,
-            upper_bound=item.last_stable_offset if asker.read_committed else item.high_watermark,
-            read_committed=asker.read_committed,
+            upper_bound=item.last_stable_offset if partitioned.read_committed else item.high_watermark,
+            read_committed=partitioned.read_committed,
         )
         if not length_bytes:
             return False
@@ -290,20 +303,21 @@ class FetchHandler:
         item.length_bytes = item.first_batch_bytes = length_bytes
         item.following_bytes = following_bytes
         item.on_older_segment = cursor.on_older_segment
-        item.has_aborted = False
+        item.end_offset = end_offset
+        item.has_aborted = partitioned.read_committed and cursor.has_aborted
         item.asks_owner = False
         # All it was allowed, not what it found: whoever wants as much at least as at most would wait for the rest.
-        asker.found_bytes += max_bytes
+        partitioned.found_bytes += max_bytes
         return True
 
-    def _decide(self, asker: _Asker) -> None:
+    def _decide(self, partitioned: _PartitionedFetch) -> None:
         """Everything asked is answered: respond, or wait for more."""
-        items = asker.items
+        items = partitioned.items
         enough = (
-            asker.found_bytes >= asker.min_bytes
+            partitioned.found_bytes >= partitioned.min_bytes
             or not items
             or any(item.error or item.on_older_segment for item in items)
-            or self._clock.monotonic_ns() >= asker.deadline_ns
+            or self._clock.monotonic_ns() >= partitioned.deadline_ns
         )
         if not enough:
             # By row: a client may name a partition twice.
@@ -317,41 +331,41 @@ class FetchHandler:
                 if item.route is not None
             }
             if self._purgatory.wait(
-                asker,
+                partitioned,
                 watches.values(),
-                deadline_ns=asker.deadline_ns,
-                needed_bytes=self._needed_bytes(asker),
+                deadline_ns=partitioned.deadline_ns,
+                needed_bytes=self._needed_bytes(partitioned),
             ):
                 return
-        self._lines.leave(asker)
+        self._lines.leave(partitioned)
         self._responder.respond(
-            asker.pending,
-            asker.turn,
+            partitioned.pending,
+            partitioned.turn,
             items=items,
-            max_bytes=asker.max_bytes,
-            read_committed=asker.read_committed,
+            max_bytes=partitioned.max_bytes,
+            read_committed=partitioned.read_committed,
         )
 
-    def _needed_bytes(self, asker: _Asker) -> int:
+    def _needed_bytes(self, partitioned: _PartitionedFetch) -> int:
         """How many more must come before another look is worth it.
 
         The last stable offset moves with the high watermark, and no sooner. Where it is behind, a marker of a few bytes
         may let out all that waits for it.
         """
-        if asker.read_committed and any(
-            item.last_stable_offset < item.high_watermark for item in asker.items
+        if partitioned.read_committed and any(
+            item.last_stable_offset < item.high_watermark for item in partitioned.items
         ):
             return 1
-        return asker.min_bytes - asker.found_bytes
+        return partitioned.min_bytes - partitioned.found_bytes
 
-    def cancel(self, asker: _Asker) -> None:
+    def cancel(self, partitioned: _PartitionedFetch) -> None:
         """The connection is gone."""
-        self._lines.leave(asker)
-        self._purgatory.cancel(asker)
+        self._lines.leave(partitioned)
+        self._purgatory.cancel(partitioned)
 
 
-class _Asker:
-    """One Fetch request from its first look to its answer: whom the workers and the purgatory call back.
+class _PartitionedFetch:
+    """One Fetch request in flight: the workers and the purgatory call it back.
 
     `found_bytes` count against `min_bytes`; what a cursor leads to counts as all that it was allowed: there is more.
     `next_asked` is the first item that nobody was asked about yet, `outstanding` how many answers are still to come.

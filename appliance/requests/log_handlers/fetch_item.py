@@ -47,6 +47,7 @@ class FetchItem:
 
     `asks_owner`: its owner has to say, or has said, where the records lie; no cursor led there.
     `asked`: the worker whose answer is still to come.
+    `end_offset`: no record that is sent has it or a higher one; -1 where that is not known.
     `files_version`: from before the owner was asked; `held` is the segment under that version.
     `directory`: of the slot's log directories the one that has the segment, by its place among them.
     `first_batch_bytes`: less than these are never sent.
@@ -60,6 +61,7 @@ class FetchItem:
         "asks_owner",
         "directory",
         "diverging",
+        "end_offset",
         "error",
         "files_version",
         "first_batch_bytes",
@@ -86,7 +88,7 @@ class FetchItem:
         self.asks_owner = self.has_aborted = self.on_older_segment = False
         self.diverging: DivergingEpoch | None = None
         self.aborted: Sequence[AbortedTransaction] = ()
-        self.high_watermark = self.last_stable_offset = self.log_start = -1
+        self.high_watermark = self.last_stable_offset = self.log_start = self.end_offset = -1
         self.files_version = 0
         self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
         self.following_bytes = 0
@@ -107,6 +109,7 @@ class FetchItem:
             self.position = answer[FETCHED_POSITION]
             self.length_bytes = answer[FETCHED_BYTES]
             self.first_batch_bytes = answer[FIRST_BATCH_BYTES]
+            self.end_offset = -1
             self.has_aborted = bool(answer[FLAGS] & _ABORTED)
             self.on_older_segment = bool(answer[FLAGS] & _OLDER_SEGMENT)
 

@@ -21,7 +21,7 @@ from appliance.log.faults import is_gone, storage_fault
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_response import AbortedTransaction, encode_fetch_response
 from appliance.protocol.node_endpoint import NodeEndpoint
-from appliance.requests.aborted_transactions import aborted_in
+from appliance.requests.aborted_transactions import AbortedTransactions
 from appliance.requests.answer import FilePiece, Piece
 from appliance.requests.cursors import Cursors
 from appliance.requests.fetch_session import SessionTurn
@@ -47,7 +47,7 @@ class FetchResponder:
         complain: hears of segments that the host does not let us read.
     """
 
-    __slots__ = ("_complain", "_cursors", "_files", "_finish", "_routes", "_table")
+    __slots__ = ("_aborted", "_complain", "_cursors", "_files", "_finish", "_routes", "_table")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class FetchResponder:
         self._table = table
         self._files = files
         self._cursors = cursors
+        self._aborted = AbortedTransactions(files)
         self._finish = finish
         self._complain = complain
 
@@ -104,7 +105,7 @@ class FetchResponder:
         fetched = [item.fetched(read_committed=read_committed) for item in chosen]
         endpoints: Sequence[NodeEndpoint] = ()
         if has_moved and pending.version >= HINTS_FROM_VERSION:
-            fetched, endpoints = with_hints(self._routes, fetched, pending.session.told_host)
+            fetched, endpoints = with_hints(self._routes, fetched, pending.session)
         frames = encode_fetch_response(
             pending.version,
             pending.correlation_id,
@@ -128,38 +129,54 @@ class FetchResponder:
         for item in items:
             if item.length_bytes and item.route is not None:
                 try:
-                    item.held = held = self._held(item, item.route)
+                    held = self._files.hold(
+                        item.route, item.segment, item.directory, version=item.files_version
+                    )
                     if item.asks_owner:
                         self._follow(
                             item, item.route, held, max_bytes=max_bytes, read_committed=read_committed
                         )
+                    if item.has_aborted:
+                        item.aborted = self._aborted_among(item, item.route, held)
+                    item.held = held
                 except SegmentReplaced:
                     item.length_bytes = 0  # nothing now; the client asks again, and so do we
                 except (OSError, StorageFault) as error:
                     item.error, item.length_bytes = self._why_not(item, item.route, error), 0
 
-    def _held(self, item: FetchItem, route: PartitionRoute) -> SegmentFile:
-        held = self._files.hold(route, item.segment, item.directory, version=item.files_version)
-        if item.has_aborted:
-            try:
-                item.aborted = self._aborted(item, route)
-            except (OSError, StorageFault, SegmentReplaced):
-                held.release()
-                raise
-        return held
-
-    def _aborted(self, item: FetchItem, route: PartitionRoute) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that the item's records are among."""
+    def _aborted_among(
+        self, item: FetchItem, route: PartitionRoute, held: SegmentFile
+    ) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions that the item's records are among. If it raises, it has released `held`."""
+        offset = item.wanted.fetch_offset
         try:
-            return aborted_in(
-                self._files.directory_of(route, item.directory),
-                item.segment,
-                offset=item.wanted.fetch_offset,
-                upper_bound=item.last_stable_offset,
+            if item.end_offset < 0:
+                item.end_offset = self._cursors.end_offset(
+                    route,
+                    held,
+                    directory=item.directory,
+                    segment=item.segment,
+                    position=item.position + item.length_bytes,
+                )
+            aborted = self._aborted.among(
+                route,
+                directory=item.directory,
+                segment=item.segment,
+                offset=offset,
+                end_offset=item.end_offset,
+                last_stable_offset=item.last_stable_offset,
+                goes_on=item.on_older_segment,
+                files_version=item.files_version,
             )
-        finally:
-            # Indexes are read by their names: what was swapped meanwhile no longer knows the records that we hold.
-            self._files.expect(route, version=item.files_version)
+            if offset < self._table.cells[self._table.at(route.row) + LOG_START]:
+                # Indexes go with their segments, and the one with its markers may have gone before it was read.
+                raise FileNotFoundError(
+                    f"{route.topic}-{route.partition} begins behind offset {offset} by now"
+                )
+        except (OSError, StorageFault, SegmentReplaced):
+            held.release()
+            raise
+        return aborted
 
     def _follow(
         self,
@@ -175,11 +192,10 @@ class FetchResponder:
         if (
             item.length_bytes < min(wanted.partition_max_bytes, max_bytes)
             or item.length_bytes <= item.first_batch_bytes
-            or item.has_aborted
             or wanted.last_fetched_epoch >= 0
         ):
             return
-        item.length_bytes, item.following_bytes = self._cursors.follow(
+        item.length_bytes, item.following_bytes, item.end_offset = self._cursors.follow(
             route,
             held,
             directory=item.directory,
@@ -187,7 +203,8 @@ class FetchResponder:
             position=item.position,
             length_bytes=item.length_bytes,
             upper_bound=stable if read_committed else item.high_watermark,
-            settled_below=stable if read_committed else -1,
+            settled_below=stable if read_committed and not item.has_aborted else -1,
+            has_aborted=read_committed and item.has_aborted,
             on_older_segment=item.on_older_segment,
         )
 

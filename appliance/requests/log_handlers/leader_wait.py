@@ -113,7 +113,7 @@ class LeaderWait:
         if len(self):
             self._look_later()
 
-    def _expired(self, _queue: int, _asker: None, waiting: _Waiting) -> None:
+    def _expired(self, _queue: int, _requester: None, waiting: _Waiting) -> None:
         waiting.answer()
 
     def _is_known(self, waiting: _Waiting) -> bool:

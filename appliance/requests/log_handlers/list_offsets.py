@@ -2,7 +2,8 @@
 
 latest is the high watermark, or the last stable offset for read_committed; earliest the log start.
 
-Left out: tiered storage. earliest-local is the same as earliest; latest-tiered and earliest-pending-upload are -1.
+Left out: tiered storage. The answer to earliest-local is the same as to earliest. The answer to latest-tiered and to
+earliest-pending-upload is -1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ from appliance.protocol.apis.list_offsets import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.leader_epoch import leader_epoch_fault
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.log_handlers.partitioned import (
+    PartitionedHandler,
+    PartitionedRequest,
+    Resume,
+    operation,
+)
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.topic_routes import PartitionRoute
@@ -48,7 +54,7 @@ from appliance.requests.worker_lines import Answer
 READ_COMMITTED = 1
 
 
-class ListOffsetsHandler(AsksOwners):
+class ListOffsetsHandler(PartitionedHandler):
     """Serves ListOffsets for one network process."""
 
     __slots__ = ()
@@ -60,21 +66,21 @@ class ListOffsetsHandler(AsksOwners):
             MalformedFrame: the body does not parse.
         """
         request: ListOffsetsRequest = yield from self._decoded(pending, view, position, end)
-        asker = _Asker(pending, self.resume)
-        with self._entered(asker):
+        partitioned = _PartitionedLookup(pending, self.resume)
+        with self._entered(partitioned):
             seen: set[tuple[str, int]] = set()
             for topic in request.topics:
                 for wanted in topic.partitions:
                     key = (topic.name, wanted.partition_index)
                     if key in seen or request.replica_id >= 0:
-                        asker.add(_error(wanted, ErrorCode.INVALID_REQUEST))
+                        partitioned.add(_error(wanted, ErrorCode.INVALID_REQUEST))
                     else:
                         seen.add(key)
-                        self._begin_partition(asker, topic.name, wanted, request)
-                    yield from self._paced(asker, len(asker.results))
-            yield from self._all_answered(asker)
+                        self._begin_partition(partitioned, topic.name, wanted, request)
+                    yield from self._paced(partitioned, len(partitioned.results))
+            yield from self._all_answered(partitioned)
         # Topics are answered in the order asked.
-        results = iter(asker.results)
+        results = iter(partitioned.results)
         topics = yield from in_pieces(
             lambda topic: ListOffsetsTopicResponse(topic.name, tuple(islice(results, len(topic.partitions)))),
             request.topics,
@@ -83,51 +89,51 @@ class ListOffsetsHandler(AsksOwners):
 
     def _begin_partition(
         self,
-        asker: _Asker,
+        partitioned: _PartitionedLookup,
         topic: str,
         wanted: ListOffsetsPartition,
         request: ListOffsetsRequest,
     ) -> None:
-        pending = asker.pending
+        pending = partitioned.pending
         route = self._route(topic, wanted.partition_index)
         if route is None:
-            asker.add(_error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            partitioned.add(_error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
         at = self._table.at(route.row)
         cells = self._table.cells
         if route.worker is None:
-            asker.add(_error(wanted, ErrorCode.LEADER_NOT_AVAILABLE))
+            partitioned.add(_error(wanted, ErrorCode.LEADER_NOT_AVAILABLE))
         elif self._table.is_offline(route.row, route.incarnation):
-            asker.add(_error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
+            partitioned.add(_error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
         elif (
             route.leader != pending.session.slot
             or cells[at + SERVING_INCARNATION] != route.incarnation
             or not self._lines.is_up(route.worker)
         ):
-            asker.add(_error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            partitioned.add(_error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         elif fault := leader_epoch_fault(wanted.current_leader_epoch, route.leader_epoch):
-            asker.add(_error(wanted, fault))
+            partitioned.add(_error(wanted, fault))
         elif wanted.timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP):
             if not _allowed(wanted.timestamp_ms, pending.version):
-                asker.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
+                partitioned.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
                 return
             latest = LAST_STABLE_OFFSET if request.isolation_level == READ_COMMITTED else HIGH_WATERMARK
             word = latest if wanted.timestamp_ms == LATEST_TIMESTAMP else LOG_START
-            asker.add(
+            partitioned.add(
                 ListOffsetsPartitionResponse(
                     wanted.partition_index, 0, -1, cells[at + word], route.leader_epoch
                 ),
             )
         elif wanted.timestamp_ms < 0 and not _allowed(wanted.timestamp_ms, pending.version):
-            asker.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
+            partitioned.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
         elif wanted.timestamp_ms < 0 and wanted.timestamp_ms != MAX_TIMESTAMP:
-            asker.add(ListOffsetsPartitionResponse(wanted.partition_index))
+            partitioned.add(ListOffsetsPartitionResponse(wanted.partition_index))
         else:
-            self._ask_owner(asker, topic, wanted, route, request)
+            self._ask_owner(partitioned, topic, wanted, route, request)
 
     def _ask_owner(
         self,
-        asker: _Asker,
+        partitioned: _PartitionedLookup,
         topic: str,
         wanted: ListOffsetsPartition,
         route: PartitionRoute,
@@ -137,10 +143,10 @@ class ListOffsetsHandler(AsksOwners):
         flags = RequestFlag.READ_COMMITTED if request.isolation_level == READ_COMMITTED else 0
         if wanted.timestamp_ms == MAX_TIMESTAMP:
             flags |= RequestFlag.MAX_TIMESTAMP
-        item = asker.add(ListOffsetsPartitionResponse(wanted.partition_index))
+        item = partitioned.add(ListOffsetsPartitionResponse(wanted.partition_index))
         asked = operation(
             Op.LIST_OFFSETS,
-            asker,
+            partitioned,
             item,
             route,
             flags=int(flags),
@@ -148,11 +154,11 @@ class ListOffsetsHandler(AsksOwners):
             offset=wanted.timestamp_ms,
         )
         self._lines.place(route.worker, asked)
-        asker.asked(item, route.worker)
+        partitioned.placed(item, route.worker)
 
 
-class _Asker(OwnersAsked):
-    """One ListOffsets request while owners look; `results` by item, in the order asked."""
+class _PartitionedLookup(PartitionedRequest):
+    """One ListOffsets request in flight; `results` by item, in the order asked."""
 
     __slots__ = ("results",)
 

@@ -2,8 +2,6 @@
 
 Consumers ask; replicas here read their leader's epoch file and do not. A partition that is named twice is
 INVALID_REQUEST in its second place.
-
-Left out: authorization.
 """
 
 from __future__ import annotations
@@ -21,7 +19,12 @@ from appliance.protocol.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.log_handlers.partitioned import (
+    PartitionedHandler,
+    PartitionedRequest,
+    Resume,
+    operation,
+)
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.worker_lines import Answer
@@ -29,7 +32,7 @@ from appliance.requests.worker_lines import Answer
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-class OffsetForLeaderEpochHandler(AsksOwners):
+class OffsetForLeaderEpochHandler(PartitionedHandler):
     """Serves OffsetForLeaderEpoch for one network process."""
 
     __slots__ = ()
@@ -41,20 +44,20 @@ class OffsetForLeaderEpochHandler(AsksOwners):
             MalformedFrame: the body does not parse.
         """
         request: OffsetForLeaderEpochRequest = yield from self._decoded(pending, view, position, end)
-        asker = _Asker(pending, self.resume)
-        with self._entered(asker):
+        partitioned = _PartitionedLookup(pending, self.resume)
+        with self._entered(partitioned):
             seen: set[tuple[str, int]] = set()
             for topic in request.topics:
                 for wanted in topic.partitions:
                     key = (topic.topic, wanted.partition)
                     if key in seen:
-                        asker.add(EpochEndOffset(wanted.partition, int(ErrorCode.INVALID_REQUEST)))
+                        partitioned.add(EpochEndOffset(wanted.partition, int(ErrorCode.INVALID_REQUEST)))
                     else:
                         seen.add(key)
-                        self._begin_partition(asker, topic.topic, wanted)
-                    yield from self._paced(asker, len(asker.results))
-            yield from self._all_answered(asker)
-        results = iter(asker.results)
+                        self._begin_partition(partitioned, topic.topic, wanted)
+                    yield from self._paced(partitioned, len(partitioned.results))
+            yield from self._all_answered(partitioned)
+        results = iter(partitioned.results)
         topics = yield from in_pieces(
             lambda topic: OffsetForLeaderTopicResult(
                 topic.topic, tuple(islice(results, len(topic.partitions)))
@@ -63,28 +66,30 @@ class OffsetForLeaderEpochHandler(AsksOwners):
         )
         yield from self._answer(pending, OffsetForLeaderEpochResponse(topics))
 
-    def _begin_partition(self, asker: _Asker, topic: str, wanted: OffsetForLeaderPartition) -> None:
+    def _begin_partition(
+        self, partitioned: _PartitionedLookup, topic: str, wanted: OffsetForLeaderPartition
+    ) -> None:
         route = self._route(topic, wanted.partition)
-        item = asker.add(EpochEndOffset(wanted.partition))
+        item = partitioned.add(EpochEndOffset(wanted.partition))
         if route is None:
-            asker.fail(item, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            partitioned.fail(item, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
         asked = operation(
             Op.EPOCH_END,
-            asker,
+            partitioned,
             item,
             route,
             epoch=wanted.current_leader_epoch,
             offset=wanted.leader_epoch,
         )
         if self._table.is_offline(route.row, route.incarnation):
-            asker.fail(item, int(ErrorCode.KAFKA_STORAGE_ERROR))
-        elif not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
-            asker.fail(item, _NOT_LEADER)
+            partitioned.fail(item, int(ErrorCode.KAFKA_STORAGE_ERROR))
+        elif not partitioned.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+            partitioned.fail(item, _NOT_LEADER)
 
 
-class _Asker(OwnersAsked):
-    """One request while owners look; `results` by item, in the order asked."""
+class _PartitionedLookup(PartitionedRequest):
+    """One OffsetForLeaderEpoch request in flight; `results` by item, in the order asked."""
 
     __slots__ = ("results",)
 

@@ -8,11 +8,13 @@ was sent behind a refused batch is refused like it (`refused_batches`). While no
 moment for a leader (`leader_wait`).
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 A transactional producer's batch may need proof that its partition belongs to an open transaction
-(`transactional_produce`); a transactional batch of a request that names no transactional id is refused
-(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka), unless its transaction is open in that partition.
+(`transactional_produce`); a transactional batch of a request that names no transactional id is refused by its leader
+(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka).
 
-Left out: authorization; the list of rejected records of a very large batch
-(`record_errors`), because the network process would serve no other connection meanwhile.
+Left out: the list of rejected records (`record_errors`) of a very large batch, because the network
+process would serve no other connection meanwhile. If a request without a transactional id has a transactional batch,
+Kafka also rejects the batches of the other partitions. The appliance rejects only this batch, because it would have
+to look into the batches of each request.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from appliance.channels.request_channel import (
     LOG_APPEND_TIME_MS,
     PRODUCED_OFFSET,
     REJECT_REASON,
+    ProduceFlag,
     RejectReason,
     RequestFlag,
     produce_request,
 )
 from appliance.channels.roles import Role
+from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.produce import (
     ProducePartition,
@@ -46,11 +50,17 @@ from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.record_errors import record_errors
 from appliance.requests.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
-from appliance.requests.log_handlers.transactional_produce import HeldProduce, TransactionalProduce
-from appliance.requests.session import Request
+from appliance.requests.log_handlers.transactional_produce import (
+    ADDS_FROM_VERSION,
+    HeldProduce,
+    TransactionalProduce,
+    is_transactional,
+)
+from appliance.requests.rights import Rights
+from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.transaction_questions import TransactionQuestions
-from appliance.requests.worker_lines import Answer, WorkerLines
+from appliance.requests.worker_lines import Answer, WorkerClient
 
 HINTS_FROM_VERSION: Final = 10
 ACKS_ALL: Final = -1
@@ -63,11 +73,16 @@ _LEADER_NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _INVALID_TOPIC: Final = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
+_DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_WRITE: Final = int(AclOperation.WRITE)
+_TOPIC: Final = int(ResourceType.TOPIC)
+_TRANSACTIONAL_ID: Final = int(ResourceType.TRANSACTIONAL_ID)
 _INVALID_ACKS: Final = int(ErrorCode.INVALID_REQUIRED_ACKS)
 _INVALID_RECORD: Final = int(ErrorCode.INVALID_RECORD)
 _NO_TRANSACTIONAL_ID: Final = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 _INVALID_TXN_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
+_UNPROVED: Final = int(ProduceFlag.UNPROVED)
 _SENT_AGAIN: Final = frozenset({int(ErrorCode.NOT_ENOUGH_REPLICAS), int(ErrorCode.CONCURRENT_TRANSACTIONS)})
 _UNPERMITTED: Final = ProduceResult("", -1, _INVALID_TXN_STATE)
 """In the place of a result that the coordinator's word decides."""
@@ -85,18 +100,20 @@ _EXPLAINED: Final = frozenset(
 class ProduceHandler:
     """Serves Produce for one network process."""
 
-    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_routes", "_transactional")
+    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_rights", "_routes", "_transactional")
 
     def __init__(
         self,
         routes: TopicRoutes,
-        lines: WorkerLines,
+        lines: WorkerClient,
         *,
         questions: TransactionQuestions,
         leader_wait: LeaderWait,
         finish: Finish,
         refuse: Refuse,
+        rights: Rights | None = None,
     ) -> None:
+        self._rights = rights
         self._transactional = TransactionalProduce(self, routes, questions)
         self._routes = routes
         self._lines = lines
@@ -116,32 +133,37 @@ class ProduceHandler:
     def place(self, pending: Request, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
         transaction = pending.session.transaction
-        if transaction is not None and self._transactional.holds(pending, request, transaction):
-            return
-        asker = _Asker(self, pending, request)
-        lines, slot = self._lines, pending.session.slot
+        named = 0
+        if transaction is not None:
+            if self._transactional.holds(pending, request, transaction):
+                return
+            named = self._transactional.flags(pending, request, transaction)
+        partitioned = _PartitionedProduce(self, pending, request)
+        lines, session = self._lines, pending.session
         block = pending.block
         assert block is not None
-        pool_position, request_id = block.position, lines.enter(asker)
-        bad_acks = request.acks not in (-1, 0, 1)
-        flags = _LONE if lines.is_idle else 0
+        pool_position, request_id = block.position, lines.enter(partitioned)
+        refusal = 0 if request.acks in (-1, 0, 1) else _INVALID_ACKS
+        if self._rights is not None and not self._may_use_id(session, request, self._rights):
+            refusal = _NO_TRANSACTIONAL_ID
+        flags = _LONE | named if lines.is_idle else named
         refused = pending.session.refused_batches
         connection = pending.session.connection_id % CONNECTION_LIMIT
         for item, wanted in enumerate(request.partitions):
-            if bad_acks:
-                asker.fail(item, _INVALID_ACKS)
+            if refusal:
+                partitioned.fail(item, refusal)
                 continue
-            route, error = self._route(wanted, slot)
+            route, error = self._route(wanted, session)
             if route is None or route.worker is None:
-                asker.refuse(item, error, arriving=True)
+                self._refuse_unrouted(partitioned, item, error)
                 continue
             if refused is not None and (
                 error := refused.before_placing(wanted, block.view, now_ns=pending.session.last_active_ns)
             ):
-                asker.fail(item, error)
+                partitioned.fail(item, error)
                 continue
             if wanted.records_length < 0:
-                asker.fail(item, _INVALID_RECORD)
+                partitioned.fail(item, _INVALID_RECORD)
                 continue
             operation = produce_request(
                 request_id,
@@ -157,77 +179,96 @@ class ProduceHandler:
                 connection,
             )
             if not lines.place(route.worker, operation):
-                asker.refuse(item, _NOT_LEADER, arriving=True)
+                partitioned.refuse(item, _NOT_LEADER, arriving=True)
                 continue
-            asker.workers.append((item, route.worker))
-            asker.outstanding += 1
+            partitioned.workers.append((item, route.worker))
+            partitioned.outstanding += 1
         if refused is not None and not refused:
             pending.session.refused_batches = None
-        if not asker.outstanding:
-            self.complete(asker)
+        if not partitioned.outstanding:
+            self.complete(partitioned)
 
-    def complete(self, asker: _Asker) -> None:
+    def _refuse_unrouted(self, partitioned: _PartitionedProduce, item: int, error: int) -> None:
+        """Nobody takes the batch. Of a transactional one Kafka looks at the transactional id first."""
+        pending, request = partitioned.pending, partitioned.request
+        block = pending.block
+        if block is not None and is_transactional(request.partitions[item], block.view):
+            if request.transactional_id is None:
+                partitioned.fail(item, _NO_TRANSACTIONAL_ID)
+                return
+            if error == _INVALID_TOPIC and request.version < ADDS_FROM_VERSION and not partitioned.was_asked:
+                partitioned.not_permitted(item)
+                return
+        partitioned.refuse(item, error, arriving=True)
+
+    def complete(self, partitioned: _PartitionedProduce) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
-        transaction = asker.pending.session.transaction
-        if transaction is not None and asker.unpermitted:
-            self._transactional.not_permitted(self._held_again(asker), transaction)
+        self._lines.leave(partitioned)
+        transaction = partitioned.pending.session.transaction
+        if transaction is not None and partitioned.unpermitted:
+            self._transactional.not_permitted(self._held_again(partitioned), transaction)
             return
-        if asker.leaderless and self._waits(asker):
+        if partitioned.leaderless and self._waits(partitioned):
             return
-        self._answer(asker)
+        self._answer(partitioned)
         if transaction is not None:
-            self._transactional.answered(asker.pending.session, transaction)
+            self._transactional.answered(partitioned.pending.session, transaction)
 
-    def held(self, pending: Request, request: ProduceRequest) -> _HeldAsker:
+    def held(self, pending: Request, request: ProduceRequest) -> _HeldProduce:
         """Return a request of which nothing is placed yet."""
-        return _HeldAsker(self, pending, request)
+        return _HeldProduce(self, pending, request)
 
-    def _held_again(self, asker: _Asker) -> _HeldAsker:
+    def _held_again(self, partitioned: _PartitionedProduce) -> _HeldProduce:
         """Return a request that waits for proof of the items that were not permitted, with its other answers."""
-        held = _HeldAsker(self, asker.pending, asker.request)
-        held.has_moved = asker.has_moved
-        if isinstance(asker, _HeldAsker):
-            held.rounds = asker.rounds
-        for item, result in enumerate(asker.results):
+        held = _HeldProduce(self, partitioned.pending, partitioned.request)
+        held.has_moved = partitioned.has_moved
+        if isinstance(partitioned, _HeldProduce):
+            held.rounds = partitioned.rounds
+            held.said = partitioned.said
+        for item, result in enumerate(partitioned.results):
             if result is _UNPERMITTED:
                 held.to_prove.append(item)
             else:
                 held.results[item] = result
         return held
 
-    def place_again(self, asker: HeldProduce) -> None:
+    def place_again(self, partitioned: HeldProduce) -> None:
         """Place what has no answer of a request that was held, as `place` does with one that was not."""
-        assert isinstance(asker, _HeldAsker)
-        pending, request = asker.pending, asker.request
-        lines, session, block = self._lines, asker.pending.session, asker.pending.block
+        assert isinstance(partitioned, _HeldProduce)
+        pending, request = partitioned.pending, partitioned.request
+        lines, session, block = self._lines, partitioned.pending.session, partitioned.pending.block
         assert block is not None
-        request_id = lines.enter(asker)
+        request_id = lines.enter(partitioned)
         refused = session.refused_batches
+        transaction = session.transaction
+        named = 0 if transaction is None else self._transactional.flags(pending, request, transaction)
+        refusal = 0 if request.acks in {-1, 0, 1} else _INVALID_ACKS
+        if self._rights is not None and not self._may_use_id(session, request, self._rights):
+            refusal = _NO_TRANSACTIONAL_ID
         for item, wanted in enumerate(request.partitions):
-            if asker.results[item] is not None:
+            if partitioned.results[item] is not None:
                 continue
-            if request.acks not in {-1, 0, 1}:
-                asker.fail(item, _INVALID_ACKS)
+            if refusal:
+                partitioned.fail(item, refusal)
                 continue
-            route, error = self._route(wanted, session.slot)
+            route, error = self._route(wanted, session)
             if route is None or route.worker is None:
-                asker.refuse(item, error, arriving=True)
+                self._refuse_unrouted(partitioned, item, error)
                 continue
             if refused is not None and (
                 error := refused.before_placing(wanted, block.view, now_ns=session.last_active_ns)
             ):
-                asker.fail(item, error)
+                partitioned.fail(item, error)
                 continue
             if wanted.records_length < 0:
-                asker.fail(item, _INVALID_RECORD)
+                partitioned.fail(item, _INVALID_RECORD)
                 continue
             operation = produce_request(
                 request_id,
                 item,
                 route.row,
                 route.incarnation,
-                0,
+                named | _UNPROVED if item in partitioned.said else named,
                 request.acks,
                 block.position + wanted.records_position,
                 wanted.records_length,
@@ -236,53 +277,55 @@ class ProduceHandler:
                 session.connection_id % CONNECTION_LIMIT,
             )
             if not lines.place(route.worker, operation):
-                asker.refuse(item, _NOT_LEADER, arriving=True)
+                partitioned.refuse(item, _NOT_LEADER, arriving=True)
                 continue
-            asker.workers.append((item, route.worker))
-            asker.outstanding += 1
-        if not asker.outstanding:
-            self.complete(asker)
+            partitioned.workers.append((item, route.worker))
+            partitioned.outstanding += 1
+        if not partitioned.outstanding:
+            self.complete(partitioned)
 
     def drop(self, pending: Request) -> None:
         """The session of a request that was held has ended: give the request's block back."""
         self._finish(pending, [])
 
-    def is_routed(self, wanted: ProducePartition, slot: int) -> bool:
-        """Return whether the slot could place the batch now."""
-        route = self._route(wanted, slot)[0]
+    def is_routed(self, wanted: ProducePartition, session: Session) -> bool:
+        """Return whether the batch could be placed now."""
+        route = self._route(wanted, session)[0]
         return route is not None and route.worker is not None and wanted.records_length >= 0
 
-    def _waits(self, asker: _Asker) -> bool:
+    def _waits(self, partitioned: _PartitionedProduce) -> bool:
         """Whether it is answered later: nothing of it was taken, and nobody to send it to is known."""
-        pending, results = asker.pending, asker.results
+        pending, results = partitioned.pending, partitioned.results
         first = results[0]
-        if asker.request.acks == 0 or asker.leaderless < len(results) or first is None:
+        if partitioned.request.acks == 0 or partitioned.leaderless < len(results) or first is None:
             return False
         return self._leader_wait.hold(
             first.topic,
             first.partition,
             slot=pending.session.slot,
-            timeout_ms=asker.request.timeout_ms,
-            answer=partial(self._answer_late, asker),
+            timeout_ms=partitioned.request.timeout_ms,
+            answer=partial(self._answer_late, partitioned),
         )
 
-    def _answer_late(self, asker: _Asker) -> None:
-        self._answer(asker)
-        session = asker.pending.session
+    def _answer_late(self, partitioned: _PartitionedProduce) -> None:
+        self._answer(partitioned)
+        session = partitioned.pending.session
         if session.transaction is not None:
             self._transactional.answered(session, session.transaction)
 
-    def _answer(self, asker: _Asker) -> None:
-        pending = asker.pending
-        if asker.request.acks == 0:
-            failed = next((result.error_code for result in asker.results if result and result.error_code), 0)
+    def _answer(self, partitioned: _PartitionedProduce) -> None:
+        pending = partitioned.pending
+        if partitioned.request.acks == 0:
+            failed = next(
+                (result.error_code for result in partitioned.results if result and result.error_code), 0
+            )
             self._finish(pending, [])
             if failed:
                 self._refuse(pending, f"a produce request with acks=0 failed with {ErrorCode(failed).name}")
             return
-        results = [result for result in asker.results if result is not None]
-        if asker.has_moved and pending.version >= HINTS_FROM_VERSION:
-            hinted, endpoints = with_hints(self._routes, results, pending.session.told_host)
+        results = [result for result in partitioned.results if result is not None]
+        if partitioned.has_moved and pending.version >= HINTS_FROM_VERSION:
+            hinted, endpoints = with_hints(self._routes, results, pending.session)
             frame = encode_produce_response(
                 pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
             )
@@ -300,8 +343,18 @@ class ProduceHandler:
             refused = session.refused_batches = RefusedBatches()
         refused.note(wanted, block.view, code=code, now_ns=session.last_active_ns, arriving=arriving)
 
-    def _route(self, wanted: ProducePartition, slot: int) -> tuple[PartitionRoute | None, int]:
+    @staticmethod
+    def _may_use_id(session: Session, request: ProduceRequest, rights: Rights) -> bool:
+        name = request.transactional_id
+        return name is None or rights.may(session, _WRITE, _TRANSACTIONAL_ID, name)
+
+    def _route(self, wanted: ProducePartition, session: Session) -> tuple[PartitionRoute | None, int]:
         topic = self._routes.of(wanted.topic)
+        if self._rights is not None:
+            # Before anything else: who may not write learns nothing about the topic.
+            name = wanted.topic if topic is None else topic.image.name
+            if isinstance(name, str) and not self._rights.may(session, _WRITE, _TOPIC, name):
+                return None, _DENIED
         if topic is None:
             return None, _UNKNOWN_TOPIC if isinstance(wanted.topic, str) else _UNKNOWN_TOPIC_ID
         route = topic.partition(wanted.partition)
@@ -309,13 +362,13 @@ class ProduceHandler:
             return None, _UNKNOWN_TOPIC
         if route.worker is None:
             return None, _LEADER_NOT_AVAILABLE
-        if route.written_by_clients_of != slot:
+        if route.written_by_clients_of != session.slot:
             return None, _INVALID_TOPIC if topic.image.internal else _NOT_LEADER
         return route, 0
 
 
-class _Asker:
-    """One Produce request while its partitions are with their owners."""
+class _PartitionedProduce:
+    """One Produce request in flight: its partitions are with their owners."""
 
     __slots__ = (
         "_handler",
@@ -348,12 +401,16 @@ class _Asker:
             return
         wanted = self.request.partitions[item]
         if error == _OUT_OF_ORDER:
-            self.fail(item, self._refused_ahead(wanted) or error)
+            ahead = self._refused_ahead(wanted)
+            if ahead:
+                self.fail(item, ahead)
+            else:
+                self.fail(item, error, answer[ANSWER_LOG_START])
         elif error:
             if answer[REJECT_REASON] == _NOT_PERMITTED:
-                self._not_permitted(item)
+                self.not_permitted(item)
             else:
-                self.refuse(item, error)
+                self.refuse(item, error, log_start=answer[ANSWER_LOG_START])
                 if answer[REJECT_REASON]:
                     self._name_records(item, answer)
         else:
@@ -379,23 +436,23 @@ class _Asker:
                 if not self.outstanding:
                     self._handler.complete(self)
 
-    def refuse(self, item: int, error: int, *, arriving: bool = False) -> None:
+    def refuse(self, item: int, error: int, *, arriving: bool = False, log_start: int = -1) -> None:
         """Fails it by an answer of its own; what the client has sent behind it fails like it."""
-        self.fail(item, error)
+        self.fail(item, error, log_start)
         if error in (_NOT_LEADER, _LEADER_NOT_AVAILABLE):
             self.leaderless += 1
         if error in NOT_APPENDED:
             self._note(item, error, arriving=arriving)
 
-    def _not_permitted(self, item: int) -> None:
-        """The leader knows of no transaction of the producer, and has no permit for one."""
-        if self.request.transactional_id is None:
-            self.fail(item, _NO_TRANSACTIONAL_ID)
-        elif self.pending.session.transaction is None:
-            self.fail(item, _INVALID_TXN_STATE)
-        else:
-            self.results[item] = _UNPERMITTED
-            self.unpermitted += 1
+    @property
+    def was_asked(self) -> bool:
+        """Whether the transaction's coordinator has been asked because of a refusal."""
+        return False
+
+    def not_permitted(self, item: int) -> None:
+        """Only the transaction's coordinator can say whether the batch belongs to a transaction."""
+        self.results[item] = _UNPERMITTED
+        self.unpermitted += 1
 
     def _note(self, item: int, code: int, *, arriving: bool) -> None:
         if self.request.acks == ACKS_ALL:  # as every producer with sequence numbers
@@ -414,23 +471,30 @@ class _Asker:
         refused, block = self.pending.session.refused_batches, self.pending.block
         return 0 if refused is None or block is None else refused.instead_of_gap(wanted, block.view)
 
-    def fail(self, item: int, error: int) -> None:
+    def fail(self, item: int, error: int, log_start: int = -1) -> None:
         wanted = self.request.partitions[item]
         if error == _NOT_LEADER:
             self.has_moved = True
         message = ErrorCode(error).message if error in _EXPLAINED else None
-        self.results[item] = ProduceResult(wanted.topic, wanted.partition, error, error_message=message)
+        self.results[item] = ProduceResult(
+            wanted.topic, wanted.partition, error, log_start_offset=log_start, error_message=message
+        )
 
 
-class _HeldAsker(_Asker):
+class _HeldProduce(_PartitionedProduce):
     """A request that waits for the transaction coordinator, or behind one that does (`HeldProduce`)."""
 
-    __slots__ = ("rounds", "to_prove")
+    __slots__ = ("rounds", "said", "to_prove")
 
     def __init__(self, handler: ProduceHandler, pending: Request, request: ProduceRequest) -> None:
         super().__init__(handler, pending, request)
         self.to_prove: list[int] = []
         self.rounds = 0
+        self.said: dict[int, int] = {}
+
+    @property
+    def was_asked(self) -> bool:
+        return self.rounds > 0
 
     def fail_unproved(self, item: int, error: int, message: str | None) -> None:
         """Answer an item that is not placed; what the client has sent behind it is refused like it."""

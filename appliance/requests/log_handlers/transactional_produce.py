@@ -4,10 +4,16 @@
                   └→ NOT_PERMITTED ─→ what the session has placed is answered ─→ verified ─→ placed again
     12+    added by this session before ─→ as above, but with an addition instead of a verification
            otherwise ─→ added ─→ placed
+                      └→ an error ─→ placed, and told if the leader knows of no open transaction
 
-So a client of the older protocol pays nothing: it added the partition itself, and the coordinator's permit reached the
-leader before the answer did. NOT_PERMITTED comes when that permit is lost, because the leader has moved or its worker
-has died, and when the batch does not belong to an open transaction; only the coordinator can tell which.
+So a client of the older protocol pays nothing but for the first batch of a session: it added the partition itself, and
+the coordinator's permit reached the leader before the answer did. NOT_PERMITTED comes when that permit is lost, because
+the leader has moved or its worker has died, when the batch does not belong to an open transaction, and when no
+coordinator has said yet in this session that the transactional id is the producer's (ProduceFlag.UNPROVED): a permit is
+the producer id's, and a request may name somebody else's transactional id. Only the coordinator can tell which. Where
+the transaction is open in the partition the name is not looked at, as in Kafka (decision 0100).
+
+A transactional batch for an internal topic is verified before it is refused, below version 12, as in Kafka.
 
 While a request of a session waits, all later Produce requests of the session wait behind it, in the order in which they
 came. (Apache Kafka reads no further request of the connection.) Before a refused batch is verified, all that the
@@ -38,6 +44,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from appliance.channels.request_channel import ProduceFlag
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
@@ -76,6 +83,8 @@ _RETRIED: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     )
 )
+_NAMED: Final = int(ProduceFlag.NAMED)
+_UNPROVED: Final = int(ProduceFlag.UNPROVED)
 _NOT_ADDED: Final = "Partition was not added to the transaction"
 
 Producer = tuple[int, int]
@@ -94,6 +103,8 @@ class HeldProduce(Protocol):
     results: list[ProduceResult | None]
     to_prove: list[int]
     rounds: int
+    said: dict[int, int]
+    """Item → error of the coordinator. The leader appends the item nevertheless if the transaction is open there."""
 
     def fail_unproved(self, item: int, error: int, message: str | None) -> None:
         """Answer an item that is not placed."""
@@ -101,11 +112,13 @@ class HeldProduce(Protocol):
 
 
 class _Asked(NamedTuple):
-    """What was asked: for which items of which requests, and under which name each partition."""
+    """What was asked: for which items of which requests, under which name each partition, and whether they are placed
+    whatever the answer is."""
 
     producer: Producer
     items: list[tuple[HeldProduce, list[int]]]
     names: dict[tuple[str | UUID, int], tuple[str, int]]
+    is_placed_anyway: bool
 
 
 class ProducesAgain(Protocol):
@@ -115,7 +128,7 @@ class ProducesAgain(Protocol):
         """Return a request of which nothing is placed."""
         ...
 
-    def place_again(self, asker: HeldProduce) -> None:
+    def place_again(self, produce: HeldProduce) -> None:
         """Place all items without a result."""
         ...
 
@@ -123,9 +136,17 @@ class ProducesAgain(Protocol):
         """The session has ended: nobody waits for the answer."""
         ...
 
-    def is_routed(self, wanted: ProducePartition, slot: int) -> bool:
+    def is_routed(self, wanted: ProducePartition, session: Session) -> bool:
         """Return whether the slot could place the batch now."""
         ...
+
+
+class _Seen(NamedTuple):
+    """The transactional batches of a request: whose they are, and which must be added to the transaction first."""
+
+    producer: Producer | None
+    is_mixed: bool
+    to_add: list[int]
 
 
 class TransactionalProduce:
@@ -140,25 +161,32 @@ class TransactionalProduce:
 
     def holds(self, pending: Request, request: ProduceRequest, transaction: SessionTransaction) -> bool:
         """Take a request that may not be placed now; False where it may."""
-        if not transaction.held and not self._must_prove(pending, request, transaction):
-            return False
+        if not transaction.held:
+            seen = self._look(pending, request, transaction)
+            if not seen.is_mixed and not seen.to_add:
+                return False
         transaction.held.append(self._handler.held(pending, request))
         self._advance(pending.session, transaction)
         return True
 
-    def not_permitted(self, asker: HeldProduce, transaction: SessionTransaction) -> None:
+    def not_permitted(self, produce: HeldProduce, transaction: SessionTransaction) -> None:
         """The leaders have answered the request, and refused `to_prove` for want of a permit."""
-        session = asker.pending.session
-        for item in asker.to_prove:
-            wanted = asker.request.partitions[item]
+        session = produce.pending.session
+        for item in produce.to_prove:
+            wanted = produce.request.partitions[item]
             transaction.forget(wanted.topic, wanted.partition)
-        asker.rounds += 1
-        if asker.rounds > ROUNDS_MAX:
-            given_up, asker.to_prove = asker.to_prove, []
+        said, produce.said = produce.said, {}
+        for item in produce.to_prove:
+            if item in said:
+                self._fail(produce, item, said[item])
+        produce.to_prove = [item for item in produce.to_prove if item not in said]
+        produce.rounds += 1
+        if produce.rounds > ROUNDS_MAX:
+            given_up, produce.to_prove = produce.to_prove, []
             for item in given_up:
-                asker.fail_unproved(item, _NOT_ENOUGH_REPLICAS, None)
+                produce.fail_unproved(item, _NOT_ENOUGH_REPLICAS, None)
         held = transaction.held
-        held.append(asker)
+        held.append(produce)
         queue = session.queue
         if queue is not None and len(held) > 1:
             order = {request: number for number, request in enumerate(queue)}
@@ -170,28 +198,40 @@ class TransactionalProduce:
         if transaction.held:
             self._advance(session, transaction)
 
-    def _must_prove(self, pending: Request, request: ProduceRequest, transaction: SessionTransaction) -> bool:
-        if request.transactional_id is None:
-            return False
-        partitions = request.partitions
-        if request.version < ADDS_FROM_VERSION and len(partitions) == 1:
-            return False
+    def flags(self, pending: Request, request: ProduceRequest, transaction: SessionTransaction) -> int:
+        """Return the `ProduceFlag`s of a request that is placed now: all of its batches are of one producer."""
+        name, block = request.transactional_id, pending.block
+        if name is None or block is None:
+            return 0
+        for wanted in request.partitions:
+            producer = _producer_of(wanted, block.view)
+            if producer is not None:
+                return _NAMED if transaction.is_proved(name, producer[0]) else _NAMED | _UNPROVED
+        return _NAMED
+
+    def _look(self, pending: Request, request: ProduceRequest, transaction: SessionTransaction) -> _Seen:
         block = pending.block
-        assert block is not None
         only: Producer | None = None
-        unproved = False
-        for wanted in partitions:
+        to_add: list[int] = []
+        if request.transactional_id is None or block is None:
+            return _Seen(only, False, to_add)
+        adds = request.version >= ADDS_FROM_VERSION
+        if not adds and len(request.partitions) == 1:
+            return _Seen(only, False, to_add)
+        for item, wanted in enumerate(request.partitions):
             producer = _producer_of(wanted, block.view)
             if producer is None:
                 continue
             if only is not None and producer != only:
-                return True
+                return _Seen(only, True, to_add)
             only = producer
-            if request.version >= ADDS_FROM_VERSION and not transaction.has_added(
-                producer[0], producer[1], wanted.topic, wanted.partition
+            if (
+                adds
+                and not transaction.has_added(producer[0], producer[1], wanted.topic, wanted.partition)
+                and self._handler.is_routed(wanted, pending.session)
             ):
-                unproved = True
-        return unproved
+                to_add.append(item)
+        return _Seen(only, False, to_add)
 
     def _advance(self, session: Session, transaction: SessionTransaction) -> None:
         """Go on with the oldest request that waits, and with those behind it as far as nothing is to be asked."""
@@ -217,31 +257,15 @@ class TransactionalProduce:
 
     def _ask_first(self, session: Session, transaction: SessionTransaction, head: HeldProduce) -> bool:
         """Ask for what the session has not added yet; False where there is nothing to ask."""
-        block = head.pending.block
-        request = head.request
-        if request.transactional_id is None or block is None:
+        seen = self._look(head.pending, head.request, transaction)
+        if seen.is_mixed:
+            self._fail_all(head, _TWO_PRODUCERS)
             return False
-        only: Producer | None = None
-        items: list[int] = []
-        for item, wanted in enumerate(request.partitions):
-            producer = _producer_of(wanted, block.view)
-            if producer is None:
-                continue
-            if only is not None and producer != only:
-                self._fail_all(head, _TWO_PRODUCERS)
-                return False
-            only = producer
-            if (
-                request.version >= ADDS_FROM_VERSION
-                and head.results[item] is None
-                and not transaction.has_added(producer[0], producer[1], wanted.topic, wanted.partition)
-                and self._handler.is_routed(wanted, session.slot)
-            ):
-                items.append(item)
+        items = [item for item in seen.to_add if head.results[item] is None and item not in head.said]
         if not items:
             return False
-        assert only is not None
-        self._ask(session, transaction, only, [(head, items)])
+        assert seen.producer is not None
+        self._ask(session, transaction, seen.producer, [(head, items)], is_placed_anyway=True)
         return True
 
     def _ask_again(self, session: Session, transaction: SessionTransaction) -> None:
@@ -260,11 +284,11 @@ class TransactionalProduce:
                 each.to_prove = []
         self._ask(session, transaction, producer, asked)
 
-    def _producer(self, asker: HeldProduce) -> Producer:
+    def _producer(self, produce: HeldProduce) -> Producer:
         """The producer of a request whose batches were refused as transactional ones."""
-        block = asker.pending.block
+        block = produce.pending.block
         assert block is not None
-        producer = _producer_of(asker.request.partitions[asker.to_prove[0]], block.view)
+        producer = _producer_of(produce.request.partitions[produce.to_prove[0]], block.view)
         assert producer is not None
         return producer
 
@@ -274,13 +298,15 @@ class TransactionalProduce:
         transaction: SessionTransaction,
         producer: Producer,
         asked: list[tuple[HeldProduce, list[int]]],
+        *,
+        is_placed_anyway: bool = False,
     ) -> None:
         request = asked[0][0].request
         assert request.transactional_id is not None
         names: dict[tuple[str | UUID, int], tuple[str, int]] = {}
-        for asker, items in asked:
+        for produce, items in asked:
             for item in items:
-                wanted = asker.request.partitions[item]
+                wanted = produce.request.partitions[item]
                 topic = self._routes.of(wanted.topic)
                 name = wanted.topic if topic is None else topic.image.name
                 names[wanted.topic, wanted.partition] = str(name), wanted.partition
@@ -290,7 +316,7 @@ class TransactionalProduce:
             TransactionOf(request.transactional_id, *producer),
             tuple(dict.fromkeys(names.values())),
             verify_only=request.version < ADDS_FROM_VERSION,
-            done=partial(self._told, session, transaction, _Asked(producer, asked, names)),
+            done=partial(self._told, session, transaction, _Asked(producer, asked, names, is_placed_anyway)),
         )
 
     def _told(
@@ -304,35 +330,41 @@ class TransactionalProduce:
         transaction.is_asking = False
         names = asked.names
         proved = [key for key, name in names.items() if not errors[name]]
-        if proved and asked.items[0][0].request.version >= ADDS_FROM_VERSION:
-            transaction.add(*asked.producer, proved)
-        for asker, items in asked.items:
+        request = asked.items[0][0].request
+        if proved:
+            assert request.transactional_id is not None
+            transaction.prove(request.transactional_id, asked.producer[0])
+            if request.version >= ADDS_FROM_VERSION:
+                transaction.add(*asked.producer, proved)
+        for produce, items in asked.items:
             for item in items:
-                wanted = asker.request.partitions[item]
+                wanted = produce.request.partitions[item]
                 error = errors[names[wanted.topic, wanted.partition]]
-                if error:
-                    self._fail(asker, item, error)
+                if error and asked.is_placed_anyway:
+                    produce.said[item] = error
+                elif error:
+                    self._fail(produce, item, error)
         self._advance(session, transaction)
 
     @staticmethod
-    def _fail(asker: HeldProduce, item: int, error: int) -> None:
+    def _fail(produce: HeldProduce, item: int, error: int) -> None:
         """Answer a batch with what the coordinator has said of its partition."""
-        version = asker.request.version
+        version = produce.request.version
         if error in _RETRIED or (error == _CONCURRENT and version < ADDS_FROM_VERSION):
             message = (
                 "Unable to verify the partition has been added to the transaction. Underlying error:"
                 f" {ErrorCode(error).name}"
             )
-            asker.fail_unproved(item, _NOT_ENOUGH_REPLICAS, message)
+            produce.fail_unproved(item, _NOT_ENOUGH_REPLICAS, message)
             return
         told = told_to_producer(error, knows_fenced=False, knows_abortable=version >= ABORTABLE_FROM_VERSION)
-        asker.fail_unproved(item, told, _NOT_ADDED if told == _INVALID_STATE else None)
+        produce.fail_unproved(item, told, _NOT_ADDED if told == _INVALID_STATE else None)
 
     @staticmethod
-    def _fail_all(asker: HeldProduce, error: int) -> None:
-        for item, result in enumerate(asker.results):
+    def _fail_all(produce: HeldProduce, error: int) -> None:
+        for item, result in enumerate(produce.results):
             if result is None:
-                asker.fail_unproved(item, error, None)
+                produce.fail_unproved(item, error, None)
 
 
 def _has_placed(session: Session, held: list[HeldProduce]) -> bool:
@@ -342,6 +374,11 @@ def _has_placed(session: Session, held: list[HeldProduce]) -> bool:
         request.answer is None and request.api_key == _PRODUCE and request not in waiting
         for request in session.queue or ()
     )
+
+
+def is_transactional(wanted: ProducePartition, view: memoryview) -> bool:
+    """Return whether the batch is a transactional one of a producer."""
+    return _producer_of(wanted, view) is not None
 
 
 def _producer_of(wanted: ProducePartition, view: memoryview) -> Producer | None:

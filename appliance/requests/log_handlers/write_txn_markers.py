@@ -33,7 +33,7 @@ from appliance.protocol.apis.write_txn_markers import (
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.marker_results import markers_response
 from appliance.protocol.messages import decode_response
-from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
+from appliance.requests.log_handlers.partitioned import PartitionedHandler, PartitionedRequest, Resume
 from appliance.requests.own_request import hand_over_own
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
@@ -48,7 +48,7 @@ _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
 
 
-class WriteTxnMarkersHandler(AsksOwners):
+class WriteTxnMarkersHandler(PartitionedHandler):
     """Serves WriteTxnMarkers for one network process."""
 
     __slots__ = ()
@@ -60,54 +60,54 @@ class WriteTxnMarkersHandler(AsksOwners):
             MalformedFrame: the body does not parse.
         """
         request: WriteTxnMarkersRequest = yield from self._decoded(pending, view, position, end)
-        asker = _Asker(pending, self.resume, request)
+        partitioned = _PartitionedMarkers(pending, self.resume, request)
         yield None
-        with self._entered(asker):
-            for item, place in enumerate(asker.places):
-                self._begin_partition(asker, item, place)
-                yield from self._paced(asker, item + 1)
-            yield from self._all_answered(asker)
+        with self._entered(partitioned):
+            for item, place in enumerate(partitioned.places):
+                self._begin_partition(partitioned, item, place)
+                yield from self._paced(partitioned, item + 1)
+            yield from self._all_answered(partitioned)
         outcomes = (
             (place.marker, place.topic, place.partition, error)
-            for place, error in zip(asker.places, asker.errors, strict=True)
+            for place, error in zip(partitioned.places, partitioned.errors, strict=True)
         )
-        yield from self._answer(pending, markers_response(asker.markers, outcomes))
+        yield from self._answer(pending, markers_response(partitioned.markers, outcomes))
 
-    def _begin_partition(self, asker: _Asker, item: int, place: _Place) -> None:
+    def _begin_partition(self, partitioned: _PartitionedMarkers, item: int, place: _Place) -> None:
         route = self._route(place.topic, place.partition)
-        marker = asker.markers[place.marker]
+        marker = partitioned.markers[place.marker]
         if route is None:
-            asker.errors[item] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            partitioned.errors[item] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif place.topic in INTERNAL_TOPICS and place.topic != CONSUMER_OFFSETS:
-            asker.errors[item] = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            partitioned.errors[item] = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         elif marker.producer_id < 0 or marker.producer_epoch < 0:
-            asker.errors[item] = int(ErrorCode.INVALID_REQUEST)
+            partitioned.errors[item] = int(ErrorCode.INVALID_REQUEST)
         elif self._table.is_offline(route.row, route.incarnation):
-            asker.errors[item] = int(ErrorCode.KAFKA_STORAGE_ERROR)
+            partitioned.errors[item] = int(ErrorCode.KAFKA_STORAGE_ERROR)
         elif place.topic == CONSUMER_OFFSETS:
-            self._ask_coordinator(asker, item, route, marker)
+            self._ask_coordinator(partitioned, item, route, marker)
         else:
-            asked = _operation(asker, item, route, marker)
-            if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
-                asker.errors[item] = _NOT_LEADER
+            asked = _operation(partitioned, item, route, marker)
+            if not partitioned.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+                partitioned.errors[item] = _NOT_LEADER
 
     def _ask_coordinator(
-        self, asker: _Asker, item: int, route: PartitionRoute, marker: WritableTxnMarker
+        self, partitioned: _PartitionedMarkers, item: int, route: PartitionRoute, marker: WritableTxnMarker
     ) -> None:
-        session = asker.pending.session
+        session = partitioned.pending.session
         if route.leader != session.slot:
-            asker.errors[item] = _NOT_LEADER
+            partitioned.errors[item] = _NOT_LEADER
             return
         topics = (WritableTxnMarkerTopic(CONSUMER_OFFSETS, (route.partition,)),)
         only = WriteTxnMarkersRequest((structs.replace(marker, topics=topics),))
         hand_over = partial(
-            self._coordinators.ask_shard, partition=route.partition, part=_MarkerForOffsets(asker, item)
+            self._coordinators.ask_shard, partition=route.partition, part=_MarkerForOffsets(partitioned, item)
         )
-        asker.asked(item, COORDINATOR)
+        partitioned.placed(item, COORDINATOR)
         if not hand_over_own(
             self._pool, session, ApiKey.WRITE_TXN_MARKERS, OWN_VERSION, only, hand_over=hand_over
         ):
-            asker.told(item, _NOT_LEADER)
+            partitioned.coordinator_answered(item, _NOT_LEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,11 @@ class _Place:
     partition: int
 
 
-def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: WritableTxnMarker) -> Operation:
+def _operation(
+    partitioned: _PartitionedMarkers, item: int, route: PartitionRoute, marker: WritableTxnMarker
+) -> Operation:
     return marker_request(
-        request_id=asker.request_id,
+        request_id=partitioned.request_id,
         item=item,
         row=route.row,
         incarnation=route.incarnation,
@@ -131,12 +133,12 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: Writable
         commit=marker.transaction_result,
         transaction_version=marker.transaction_version,
         timeout_ms=TIMEOUT_MS,
-        connection=asker.pending.session.connection_id % CONNECTION_LIMIT,
+        connection=partitioned.pending.session.connection_id % CONNECTION_LIMIT,
     )
 
 
-class _Asker(OwnersAsked):
-    """One WriteTxnMarkers request while owners work. `errors` by item, as `places`."""
+class _PartitionedMarkers(PartitionedRequest):
+    """One WriteTxnMarkers request in flight. `errors` by item, as `places`."""
 
     __slots__ = ("errors", "markers", "places")
 
@@ -168,10 +170,10 @@ class _Asker(OwnersAsked):
 class _MarkerForOffsets:
     """A `PartOfRequest`: takes a coordinator's answer about one partition of `__consumer_offsets`."""
 
-    __slots__ = ("_asker", "_item")
+    __slots__ = ("_item", "_request")
 
-    def __init__(self, asker: _Asker, item: int) -> None:
-        self._asker = asker
+    def __init__(self, partitioned: _PartitionedMarkers, item: int) -> None:
+        self._request = partitioned
         self._item = item
 
     def answered(self, frame: bytes) -> None:
@@ -180,11 +182,11 @@ class _MarkerForOffsets:
         if frame:
             response = decode_response(ApiKey.WRITE_TXN_MARKERS, OWN_VERSION, memoryview(frame))[1]
             error = response.markers[0].topics[0].partitions[0].error_code
-        self._asker.told(self._item, error)
+        self._request.coordinator_answered(self._item, error)
 
     def refused(self, _why: str) -> None:
         """The coordinator could not read our frame."""
-        self._asker.told(self._item, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._request.coordinator_answered(self._item, int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     @staticmethod
     def own(request: WriteTxnMarkersRequest) -> WriteTxnMarkersRequest:

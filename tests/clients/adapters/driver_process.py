@@ -42,6 +42,15 @@ class DriverProcess:
     def runs(self) -> bool:
         return self._driver.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._driver.pid
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._driver.kill()
+        self._driver.communicate(timeout=20)
+
     def ask(self, operation: str, **request: Any) -> Any:
         """One operation's answer.
 

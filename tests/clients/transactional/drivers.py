@@ -5,9 +5,11 @@ An operation names the producer by a number. A value travels as base64.
 
 from __future__ import annotations
 
+import subprocess
 from abc import abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -17,6 +19,7 @@ from tests.support import apache_kafka, kafka_3
 
 ROOM: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOM / "java" / "Transactions.java"
+FRANZ_GO: Final = ROOM.parents[1] / ".cache" / "franz-go" / "driver"
 
 
 class DriverLibrary(TransactionalLibrary):
@@ -124,3 +127,32 @@ class KafkajsTransactions(DriverLibrary):
     @staticmethod
     def command() -> Sequence[str]:
         return ["node", str(ROOM / "kafkajs" / "transactions.js")]
+
+
+_OWN_GROUP: Final = "commits offsets only of the group that it consumes in: test_franz_go.py"
+
+
+class FranzGoTransactions(DriverLibrary):
+    """franz-go: version 2 of the protocol, not by the Java client."""
+
+    name: ClassVar[str] = "franz-go"
+    left_out: ClassVar[Mapping[str, str]] = {
+        "fenced-on-send-offsets": _OWN_GROUP,
+        "offsets-committed": _OWN_GROUP,
+        "offsets-alone": _OWN_GROUP,
+        "offsets-aborted": _OWN_GROUP,
+        "offsets-of-a-crash": _OWN_GROUP,
+        "copied": _OWN_GROUP,
+    }
+
+    @staticmethod
+    def command() -> Sequence[str]:
+        _build_franz_go()
+        return [str(FRANZ_GO)]
+
+
+@cache
+def _build_franz_go() -> None:
+    """Returns at once when the program is there."""
+    script = ROOM.parents[1] / "scripts" / "install-franz-go.sh"
+    subprocess.run([str(script)], check=True, capture_output=True, text=True, timeout=600)

@@ -7,7 +7,7 @@ import pytest
 from appliance.channels.control_channel import Body, CopiesMoved, CopyMove, Envelope, MoveCopies
 from appliance.channels.roles import replica_of
 from appliance.control.controller.copy_moves import ASKED_MAX, CopyMoves
-from appliance.control.controller.worker_lines import WorkerLines, identity_of
+from appliance.control.controller.worker_lines import WorkerSessions, identity_of
 
 REPLICA = replica_of(2)
 ASKER = b"netproc0.g1"
@@ -20,7 +20,7 @@ class Post:
     def __init__(self) -> None:
         self.sent: list[tuple[bytes, Envelope]] = []
         self.answered: list[tuple[bytes, int, Body]] = []
-        self.lines = WorkerLines(self.send, controller_epoch=1, cluster_id="c")
+        self.lines = WorkerSessions(self.send, controller_epoch=1, cluster_id="c")
         self.moves = CopyMoves(self.lines, answer=self.answer)
 
     def send(self, receiver: bytes, envelope: Envelope) -> None:

@@ -9,7 +9,7 @@ import pytest
 from appliance.channels.control_channel import Assigned, AssignedPartition, Envelope
 from appliance.channels.roles import Role, RoleKind
 from appliance.control.controller.copies import PIECE, Order
-from appliance.control.controller.worker_lines import WorkerLines, identity_of
+from appliance.control.controller.worker_lines import WorkerSessions, identity_of
 
 WORKER = Role(RoleKind.IOPROC, 0, 0)
 EPOCH = 5
@@ -31,11 +31,11 @@ def post() -> Post:
 
 
 @pytest.fixture
-def lines(post: Post) -> WorkerLines:
-    return WorkerLines(post.send, controller_epoch=EPOCH, cluster_id="c")
+def lines(post: Post) -> WorkerSessions:
+    return WorkerSessions(post.send, controller_epoch=EPOCH, cluster_id="c")
 
 
-def test_answer_counts_once_for_what_was_sent(lines: WorkerLines, post: Post) -> None:
+def test_answer_counts_once_for_what_was_sent(lines: WorkerSessions, post: Post) -> None:
     assert lines.hello(WORKER, 3)
     lines.assign(WORKER, Order(), waves=(1, 2), full=True)
     ((receiver, envelope),) = post.sent
@@ -47,7 +47,7 @@ def test_answer_counts_once_for_what_was_sent(lines: WorkerLines, post: Post) ->
     assert lines.confirmed(envelope.id, Assigned(EPOCH)) is None
 
 
-def test_answer_to_the_controller_before_does_not_count(lines: WorkerLines, post: Post) -> None:
+def test_answer_to_the_controller_before_does_not_count(lines: WorkerSessions, post: Post) -> None:
     lines.hello(WORKER, 1)
     lines.assign(WORKER, Order(), waves=(1,), full=True)
     ((_, envelope),) = post.sent
@@ -56,7 +56,7 @@ def test_answer_to_the_controller_before_does_not_count(lines: WorkerLines, post
     assert lines.confirmed(envelope.id, Assigned(EPOCH)) is not None
 
 
-def test_answer_of_a_life_that_is_over_does_not_count(lines: WorkerLines, post: Post) -> None:
+def test_answer_of_a_life_that_is_over_does_not_count(lines: WorkerSessions, post: Post) -> None:
     lines.hello(WORKER, 1)
     lines.assign(WORKER, Order(), waves=(1,), full=True)
     lines.down(WORKER, 1)
@@ -67,7 +67,7 @@ def test_answer_of_a_life_that_is_over_does_not_count(lines: WorkerLines, post: 
     assert not lines.all_assigned([WORKER])
 
 
-def test_late_word_of_an_old_death_does_not_end_the_new_life(lines: WorkerLines) -> None:
+def test_late_word_of_an_old_death_does_not_end_the_new_life(lines: WorkerSessions) -> None:
     lines.hello(WORKER, 2)
     assert lines.down(WORKER, 1) is None
     assert lines.is_up(WORKER)
@@ -90,7 +90,7 @@ def test_an_order_in_pieces_names_every_copy_once_and_releases_first() -> None:
     assert [list(piece.places()) for piece in Order().pieces()] == [[]]
 
 
-def test_a_wave_waits_for_the_last_piece_that_a_worker_was_sent(lines: WorkerLines) -> None:
+def test_a_wave_waits_for_the_last_piece_that_a_worker_was_sent(lines: WorkerSessions) -> None:
     lines.hello(WORKER, 1)
     first = lines.assign(WORKER, Order(), waves=(7,))
     second = lines.assign(WORKER, Order(), waves=(7,))

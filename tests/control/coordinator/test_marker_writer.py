@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import ManualClock
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
-from appliance.control.coordinator.marker_writer import IN_FLIGHT_MAX, PARTITIONS_A_TURN, MarkerWriter
+from appliance.control.coordinator.marker_writer import (
+    IN_FLIGHT_MAX,
+    PARTITIONS_A_TURN,
+    PERMITS_MAX,
+    MarkerWriter,
+)
 from appliance.control.coordinator.transaction.effects import Marker
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -22,11 +29,18 @@ Done = Callable[[int], None]
 
 
 class Scene:
-    """Owners that answer when the test says so. `room`: how much more finds room on their rings."""
+    """Owners that answer when the test says so.
+
+    `room`: how much more finds room on their rings. `workers`: who leads the partitions of a topic, WORKER unless it
+    says another. `full`: whose ring is full. `sent_to`: the worker of each `done`.
+    """
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, TopicPartition, Done]] = []
         self.room = 1_000_000
+        self.workers: dict[str, Role] = {}
+        self.full: set[Role] = set()
+        self.sent_to: dict[int, Role] = {}
         self.deleted: set[str] = set()
         self.leaderless: set[TopicPartition] = set()
         self.later: list[tuple[int, Callable[[], None]]] = []
@@ -49,7 +63,8 @@ class Scene:
     def log_place(self, partition: TopicPartition) -> LogPlace | None:
         if partition in self.leaderless:
             return None
-        return LogPlace(partition.topic, partition.partition, 0, 0, 0, 0, WORKER)
+        worker = self.workers.get(partition.topic, WORKER)
+        return LogPlace(partition.topic, partition.partition, 0, 0, 0, 0, worker)
 
     # Owners
 
@@ -71,9 +86,10 @@ class Scene:
         return self._put("marker", place, done)
 
     def _put(self, kind: str, place: LogPlace, done: Done) -> bool:
-        if not self.room:
+        if not self.room or place.worker in self.full:
             return False
         self.room -= 1
+        self.sent_to[id(done)] = place.worker
         self.sent.append((kind, TopicPartition(place.topic, place.partition), done))
         return True
 
@@ -261,3 +277,165 @@ def test_a_marker_for_committed_offsets_waits_for_the_permit_in_flight() -> None
     assert [kind for kind, _, _ in scene.sent] == ["marker"]
     scene.answer()
     assert scene.ended == ["permits", "one"]
+
+
+OTHER_WORKER = Role(RoleKind.IOPROC, 0, 1)
+B0 = TopicPartition("b", 0)
+
+
+def test_a_partition_that_never_answers_leaves_room_for_the_markers_of_others() -> None:
+    """Its followers lag: it answers each marker after seconds, and transactions go on to name it."""
+    scene = Scene()
+    for number in range(3 * IN_FLIGHT_MAX):
+        scene.write(A0, name=f"slow {number}")
+    for _ in range(4):
+        scene.writer.flush()
+    slow = [done for _, partition, done in scene.sent if partition == A0]
+    assert len(slow) == IN_FLIGHT_MAX // 2, "it has half of what its worker may have in flight, and no more"
+    scene.write(A1, name="quick")
+    scene.writer.flush()
+    assert scene.sent[-1][1] == A1
+    scene.sent.pop()[2](0)
+    assert scene.ended == ["quick"]
+    scene.sent.clear()
+    for done in slow:
+        done(0)
+    while scene.writer.owed:
+        scene.writer.flush()
+        while scene.sent:
+            scene.answer()
+    assert len(scene.ended) == 1 + 3 * IN_FLIGHT_MAX, "what waited for its share is sent in the end"
+    assert scene.writer.statistics() == {"owed": 0, "in_flight": 0, "resting": 0, "waiting": 0}
+
+
+def test_many_partitions_that_never_answer_leave_each_other_and_a_new_one_the_same_share() -> None:
+    scene = Scene()
+    slow = [TopicPartition("a", number) for number in range(7)]
+    for _ in range(IN_FLIGHT_MAX):
+        scene.write(*slow)
+    for _ in range(10):
+        scene.writer.flush()
+    sent = Counter(partition for _, partition, _ in scene.sent)
+    assert set(sent.values()) == {IN_FLIGHT_MAX // 8}
+    for number in range(IN_FLIGHT_MAX // 8 // 2):
+        scene.write(B0, name=f"new {number}")
+    scene.writer.flush()
+    assert sum(partition == B0 for _, partition, _ in scene.sent) == IN_FLIGHT_MAX // 8 // 2
+
+
+def test_markers_that_nobody_answers_delay_no_permit_of_the_same_worker() -> None:
+    scene = Scene()
+    scene.write(*(TopicPartition("a", number) for number in range(5_000)))
+    for _ in range(4):
+        scene.writer.flush()
+    assert len(scene.sent) == IN_FLIGHT_MAX
+    scene.permits(B0)
+    scene.writer.flush()
+    kind, partition, done = scene.sent[-1]
+    assert (kind, partition) == ("permit", B0)
+    done(0)
+    assert scene.ended == ["permits"]
+
+
+def test_a_worker_that_hangs_with_a_full_ring_delays_no_other_worker() -> None:
+    scene = Scene()
+    scene.workers["a"] = OTHER_WORKER
+    scene.full = {OTHER_WORKER}
+    scene.permits(A0, name="hangs")
+    scene.write(A0, A1, name="hangs too")
+    scene.write(B0, name="goes on")
+    scene.permits(B0, name="goes on, too")
+    assert not scene.writer.flush(), "there may be room on the ring any moment"
+    assert [partition for _, partition, _ in scene.sent] == [B0, B0]
+    scene.answer()
+    scene.answer()
+    assert scene.ended == ["goes on", "goes on, too"]
+    scene.full.clear()
+    assert scene.writer.flush()
+    assert [partition for _, partition, _ in scene.sent] == [A0, A0, A1]
+    for _ in range(3):
+        scene.answer()
+    assert sorted(scene.ended) == ["goes on", "goes on, too", "hangs", "hangs too"]
+
+
+def test_permits_that_nobody_answers_are_bounded_and_delay_no_other_worker() -> None:
+    scene = Scene()
+    scene.workers["a"] = OTHER_WORKER
+    scene.permits(*(TopicPartition("a", number) for number in range(2 * PERMITS_MAX)), name="hangs")
+    scene.permits(B0, name="goes on")
+    for _ in range(3):
+        scene.writer.flush()
+    assert sum(partition.topic == "a" for _, partition, _ in scene.sent) == PERMITS_MAX
+    assert B0 in [partition for _, partition, _ in scene.sent]
+    while scene.sent:
+        scene.answer()
+        scene.writer.flush()
+    assert scene.ended == ["goes on", "hangs"]
+
+
+def test_what_waits_for_a_worker_goes_to_the_next_leader_when_the_partition_moves() -> None:
+    scene = Scene()
+    scene.full = {WORKER}
+    scene.write(A0)
+    scene.permits(A1)
+    assert not scene.writer.flush()
+    scene.workers["a"] = OTHER_WORKER
+    scene.writer.places_changed()
+    assert scene.writer.flush()
+    assert sorted(kind for kind, _, _ in scene.sent) == ["marker", "permit"]
+
+
+def test_an_offsets_partition_that_never_answers_delays_no_other_one() -> None:
+    scene = Scene()
+    for _ in range(2 * IN_FLIGHT_MAX):
+        scene.write(OFFSETS_0)
+    scene.writer.flush()
+    scene.writer.flush()
+    scene.write(TopicPartition(CONSUMER_OFFSETS, 1), name="other")
+    scene.writer.flush()
+    scene.sent.pop()[2](0)
+    assert scene.ended == ["other"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_answers_or_is_full_every_marker_and_permit_ends_and_no_bound_is_passed(seed: int) -> None:
+    """A random run over three workers: full rings, errors, moved partitions, answers in any order."""
+    dice = Random(seed)
+    scene = Scene()
+    workers = [Role(RoleKind.IOPROC, 0, number) for number in range(3)]
+    names = ["a", "b", "c", "d"]
+    partitions = [TopicPartition(name, number) for name in names for number in range(40)]
+    for name in names:
+        scene.workers[name] = dice.choice(workers)
+    begun = 0
+    for step in range(150):
+        for _ in range(dice.randrange(12)):
+            some = dice.sample(partitions, dice.choice((1, 2, 30)))
+            begun += 1
+            begin = scene.permits if dice.random() < 0.3 else scene.write
+            begin(*some, name=f"{begun}")
+        if dice.random() < 0.1:
+            scene.full = {worker for worker in workers if dice.random() < 0.4}
+        if dice.random() < 0.1:
+            scene.workers[dice.choice(names)] = dice.choice(workers)
+            scene.writer.places_changed()
+        scene.writer.flush()
+        if not step % 10:
+            counts = Counter((kind, scene.sent_to[id(done)]) for kind, _, done in scene.sent)
+            bounds = {"marker": IN_FLIGHT_MAX, "permit": PERMITS_MAX}
+            assert all(count <= bounds[kind] for (kind, _), count in counts.items())
+        for _ in range(min(len(scene.sent), dice.randrange(40))):
+            scene.sent.insert(0, scene.sent.pop(dice.randrange(len(scene.sent))))
+            scene.answer(ErrorCode.REQUEST_TIMED_OUT if dice.random() < 0.05 else 0)
+        if scene.later and step % 3 == 0:
+            scene.pause_is_over()
+    scene.full = set()
+    while len(scene.ended) < begun:
+        before = len(scene.ended)
+        scene.writer.flush()
+        while scene.sent:
+            scene.answer()
+        while scene.later:
+            scene.pause_is_over()
+        assert len(scene.ended) > before or scene.writer.statistics()["waiting"], "something is left behind"
+    assert scene.writer.statistics() == {"owed": 0, "in_flight": 0, "resting": 0, "waiting": 0}

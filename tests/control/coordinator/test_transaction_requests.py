@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.cluster import TopicPartition
+from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from appliance.control.coordinator.transaction.transaction import Transaction, ended, with_partitions
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.log.producer_state import AppendOrigin
@@ -253,6 +253,65 @@ def test_a_successor_gets_its_epoch_as_soon_as_the_open_transaction_is_aborted(h
     assert producer(host) == (of[0], of[1] + 2), "one epoch fences, the next one is the successor's"
 
 
+def test_a_late_end_of_version_1_does_not_end_the_next_transaction(host: TransactionHost) -> None:
+    """It came while the transaction that it names was being completed, so it must not be served behind the next one's
+    first request. Only version 1 keeps the epoch."""
+    of = producer(host)
+    assert add(host, of, 0, version=3) == [0]
+    assert host.answer_to(END, 4, EndTxnRequest("t", *of, True)).error_code == 0
+    transactions = host.machines.transactions
+    assert _state(host) is TransactionState.PREPARE_COMMIT
+    following = host.ask(ADD, 3, single(of, 1))
+    late = host.ask(END, 4, EndTxnRequest("t", *of, True))
+    for _ in range(8):
+        host.round()
+    assert errors(host.answered.answers[following]) == [0]
+    assert host.answered.answers[late].error_code == E.CONCURRENT_TRANSACTIONS
+    assert _state(host) is TransactionState.ONGOING
+    current = transactions.get("t")
+    assert current is not None
+    assert current.partitions == {TopicPartition(DATA, 1)}
+
+
+def test_a_late_end_of_version_2_is_held_and_refused_by_its_epoch(host: TransactionHost) -> None:
+    of = producer(host)
+    assert add(host, of, 0) == [0]
+    response = host.answer_to(END, 5, EndTxnRequest("t", *of, True))
+    following = host.ask(ADD, 5, batched((response.producer_id, response.producer_epoch), 1))
+    late = host.ask(END, 5, EndTxnRequest("t", *of, True))
+    for _ in range(8):
+        host.round()
+    assert errors(host.answered.answers[following]) == [0]
+    assert host.answered.answers[late].error_code == E.PRODUCER_FENCED
+    assert _state(host) is TransactionState.ONGOING
+
+
+def _state(host: TransactionHost) -> TransactionState:
+    current = host.machines.transactions.get("t")
+    assert current is not None
+    return current.state
+
+
+# ── which partitions ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_the_coordinators_own_log_takes_part_in_no_transaction(host: TransactionHost, version: int) -> None:
+    """Its shard is the only writer of it: a marker of somebody else would stand there without its knowledge."""
+    of = producer(host)
+    request = (batched if version >= 4 else single)(of, 0, topic=TRANSACTION_STATE)
+    assert errors(host.answer_to(ADD, version, request)) == [E.TOPIC_AUTHORIZATION_FAILED]
+    assert _state(host) is TransactionState.EMPTY
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_clients_do_not_add_the_log_of_offsets_themselves(host: TransactionHost, version: int) -> None:
+    """As in Kafka: they ask for it with AddOffsetsToTxn, or a network process does for them (version 5)."""
+    of = producer(host)
+    request = single(of, 0, topic=CONSUMER_OFFSETS)
+    assert errors(host.answer_to(ADD, version, request)) == [E.TOPIC_AUTHORIZATION_FAILED]
+
+
 # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -291,6 +350,37 @@ def test_markers_of_a_decided_transaction_are_sent_again_and_a_deleted_topic_is_
     current = host.machines.transactions.get("t")
     assert current is not None
     assert current.state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_epoch_that_could_not_be_raised_fences_nobody_and_is_raised_once(
+    host: TransactionHost, is_open: bool
+) -> None:
+    """Kafka's testFailureToFenceEpoch: the log of the coordinator is below its minimum of replicas while the second
+    producer starts. Kafka fences the first one all the same, because it raises the epoch in memory before it writes."""
+    first = producer(host)
+    assert add(host, first, 0) == [0]
+    if not is_open:
+        response = host.answer_to(END, 5, EndTxnRequest("t", *first, True))
+        first = response.producer_id, response.producer_epoch
+        host.settle()
+    for _ in range(5):
+        number = host.ask(INIT, 4, InitProducerIdRequest("t", 60_000))
+        host.turn()
+        host.fetch_requests()
+        while host.asked:
+            host.append_next(error=E.NOT_ENOUGH_REPLICAS)
+        host.answer()
+        host.turn()
+        assert host.answered.answers[number].error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert add(host, first, 1) == [0]
+    response = host.answer_to(END, 5, EndTxnRequest("t", *first, True))
+    assert response.error_code == 0
+    host.settle()
+    third = producer(host)
+    assert third == (first[0], response.producer_epoch + 1)
+    assert add(host, first, 0) == [E.PRODUCER_FENCED]
+    assert add(host, third, 0) == [0]
 
 
 # ── what administrators ask ───────────────────────────────────────────────────────────────────────────────────

@@ -244,7 +244,7 @@ class ClassicGroup:
         if protocol_type != self.protocol_type:
             return False
         everybody = len(self.members)
-        return any(self._knowing.get(protocol.name) == everybody for protocol in protocols)
+        return any(self._knowing.get(protocol.name, 0) == everybody for protocol in protocols)
 
     def choose_protocol(self) -> str:
         """The protocol with the most votes among those that every member knows; the first voted for wins a tie."""

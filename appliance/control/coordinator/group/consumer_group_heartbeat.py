@@ -10,7 +10,7 @@ batch of the log, and the answer leaves when that is committed:
 
 Versions: v1 has subscriptions by regular expression, and wants members to choose their own ids (KIP-1082).
 
-Left out: assignment epochs (KIP-1251); racks in the assignors.
+Left out: assignment epochs (KIP-1251). The assignors do not consider racks.
 """
 
 from __future__ import annotations

@@ -81,12 +81,16 @@ class Append(msgspec.Struct, frozen=True):
 
     `then` takes 0 when all of them are committed, else the error code of the failure as the produce path names
     it. The runtime calls it exactly once, and not from within the call that returned this effect.
+
+    The records are refused as too large if there is no room for `reserved_bytes` more. So a later record that replaces
+    them, and must not be refused, may be longer.
     """
 
     partition: int
     records: tuple[Record, ...]
     then: Callable[[int], Effects]
     producer: Producer | None = None
+    reserved_bytes: int = 0
 
 
 Effect: TypeAlias = Answer | AnswerInPieces | GoOn | Append

@@ -24,7 +24,6 @@ from appliance.control.coordinator.runtime.effects import (
     Append,
     Effects,
     GoOn,
-    Producer,
     Record,
 )
 from appliance.control.coordinator.runtime.shard import Pair, Shard, State
@@ -114,19 +113,14 @@ class TopicShards:
                     self._runtime.responder.answer_in_pieces([reply], elements, make)
                 case GoOn(action):
                     self._go_on(action)
-                case Append(partition, records, then, producer):
-                    self._append(partition, records, then, producer)
+                case Append():
+                    self._append(effect)
 
     def _go_on(self, action: Callable[[], Effects]) -> None:
         self._runtime.responder.go_on(lambda: self.carry_out(action()))
 
-    def _append(
-        self,
-        partition: int,
-        records: Sequence[Record],
-        then: Callable[[int], Effects],
-        producer: Producer | None,
-    ) -> None:
+    def _append(self, append: Append) -> None:
+        partition, records, then, producer = append.partition, append.records, append.then, append.producer
         if partition >= len(self.shards):  # the topic was made anew with fewer partitions
             self.carry_out(then(_NOT_LEADER))
             return
@@ -137,7 +131,7 @@ class TopicShards:
                 shard.machine.apply(records)
             self.carry_out(then(error))
 
-        shard.write(pairs(records), appended, producer=producer)
+        shard.write(pairs(records), appended, producer=producer, reserved_bytes=append.reserved_bytes)
 
     def later(self, delay_ms: int, action: Callable[[], Effects]) -> None:
         """Call `action` after `delay_ms` and carry out what it returns."""
@@ -225,16 +219,18 @@ class CoordinatorRuntime:
             deadline_ms = topic.service.next_deadline_ms()
             if deadline_ms is not None and deadline_ms * NS_PER_MS <= self._clock.monotonic_ns():
                 topic.carry_out(topic.service.expire())
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send what waits for its log. False: some of it still waits; call again soon."""
         if not self._dirty:
             return True
         dirty, self._dirty = self._dirty, {}
         self.appends += len(dirty)
-        has_room = True
         for shard in dirty:
             if not shard.flush():
                 self._dirty[shard] = None
-                has_room = False
-        return has_room
+        return not self._dirty
 
     def next_due_ns(self) -> int | None:
         """Return when `turn` has something to do that no message announces."""
@@ -326,8 +322,8 @@ class CoordinatorRuntime:
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._timers.add(self._clock.monotonic_ns() + delay_ms * NS_PER_MS, action)
 
-    def warn(self, text: str) -> None:
-        self._complain(text)
+    def warn(self, text: str) -> bool:
+        return self._complain(text)
 
     def statistics(self) -> dict[str, int]:
         """Partitions by state, and what waits for its log."""

@@ -47,6 +47,7 @@ RECORD_OVERHEAD_BYTES: Final = 16
 LOAD_AGAIN_MS: Final = 100
 LOAD_AGAIN_MAX_MS: Final = 5_000
 """The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
+SAY_LATER_MS: Final = 1_000
 
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
@@ -93,7 +94,9 @@ class Listener(Protocol):
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None: ...
 
-    def warn(self, text: str) -> None: ...
+    def warn(self, text: str) -> bool:
+        """Say the line; False: there were too many, and it was left out."""
+        ...
 
 
 class _Entry:
@@ -166,6 +169,7 @@ class Shard:
         self._looks_later = False
         self._pause_ms = LOAD_AGAIN_MS
         self._pauses = False
+        self._told_why = ""
 
     def gate(self, slot: int) -> int:
         """Return 0 if a request that a client sent to `slot` is served for this partition, else its error."""
@@ -243,11 +247,17 @@ class Shard:
     # Writing
 
     def write(
-        self, records: Sequence[Pair], done: Callable[[int], None], *, producer: Producer | None = None
+        self,
+        records: Sequence[Pair],
+        done: Callable[[int], None],
+        *,
+        producer: Producer | None = None,
+        reserved_bytes: int = 0,
     ) -> None:
         """Append the records as one; `done` gets 0 when they are committed, else an error code. `flush` sends.
 
         With a `producer` they belong to its transaction, and the machine has them (`replay`) when `done` is called.
+        `reserved_bytes`: see `effects.Append`.
         """
         if self.state is not ACTIVE:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -255,7 +265,7 @@ class Shard:
         length_bytes = RECORD_OVERHEAD_BYTES * len(records)
         for key, value in records:
             length_bytes += len(key) + (0 if value is None else len(value))
-        if length_bytes > self.entry_bytes_max:
+        if length_bytes + reserved_bytes > self.entry_bytes_max:
             done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
             return
         self._waiting.append(_Entry(records, length_bytes, done, producer=producer))
@@ -379,7 +389,16 @@ class Shard:
         self._was_in_flight = False
         self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
+        if self._told_why:
+            self._told_why = ""
+            self._say_served_again()
         self._listener.loaded(self)
+
+    def _say_served_again(self) -> None:
+        """Log that requests are served again. If the rate limit leaves the line out, try again after SAY_LATER_MS."""
+        text = f"{self.topic}-{self.number} is replayed, its requests are served again"
+        if self.state is State.ACTIVE and not self._told_why and not self._listener.warn(text):
+            self._listener.later(SAY_LATER_MS, self._say_served_again)
 
     def load_failed(self, why: object) -> None:
         """It cannot be replayed, and trying again would not help."""
@@ -388,8 +407,11 @@ class Shard:
         self._listener.warn(f"{self.topic}-{self.number} cannot be replayed, its requests are refused: {why}")
 
     def load_again(self, why: str) -> None:
-        """It was not to be read now: after a pause."""
-        self._listener.warn(f"{self.topic}-{self.number} was not replayed, it is tried again: {why}")
+        """Load it again after a pause. Each reason is logged once only, because damage may stay for long."""
+        if why != self._told_why and self._listener.warn(
+            f"{self.topic}-{self.number} cannot be read, its requests are refused until it can: {why}"
+        ):
+            self._told_why = why
         self.unload()
         self._pauses = True
         self._listener.later(self._pause_ms, self._pause_over)

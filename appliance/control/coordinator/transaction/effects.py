@@ -34,12 +34,14 @@ class Append(msgspec.Struct, frozen=True):
     """Records for one partition of `__transaction_state`, as one batch.
 
     `then` takes 0 when they are committed, else the error code of the failure as the produce path names it. It is
-    called exactly once, and not from within the call that returned this effect.
+    called exactly once, and not from within the call that returned this effect. `reserved_bytes` as of
+    `runtime.effects.Append`.
     """
 
     partition: int
     records: tuple[Record, ...]
     then: Callable[[int], TransactionEffects]
+    reserved_bytes: int = 0
 
 
 class WriteMarkers(msgspec.Struct, frozen=True):

@@ -113,9 +113,9 @@ STATES: Final[dict[TransactionState, StateRow]] = {
         initialize=Initialize.WAIT,
         add=_WAIT,
         end={
-            EndKind.V1: (_WAIT, _INVALID),
+            EndKind.V1: (_WAIT, _WAIT),
             EndKind.V2: (_FENCED, _FENCED),
-            EndKind.V2_RETRY: (_WAIT, _INVALID),
+            EndKind.V2_RETRY: (_WAIT, _WAIT),
         },
     ),
     _PA: StateRow(
@@ -124,9 +124,9 @@ STATES: Final[dict[TransactionState, StateRow]] = {
         initialize=Initialize.WAIT,
         add=_WAIT,
         end={
-            EndKind.V1: (_INVALID, _WAIT),
+            EndKind.V1: (_WAIT, _WAIT),
             EndKind.V2: (_FENCED, _FENCED),
-            EndKind.V2_RETRY: (_INVALID, _WAIT),
+            EndKind.V2_RETRY: (_WAIT, _WAIT),
         },
     ),
     _CC: StateRow(

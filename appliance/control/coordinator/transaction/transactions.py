@@ -59,6 +59,7 @@ from appliance.control.coordinator.transaction.transaction_state import (
     Initialize,
     TransactionState,
 )
+from appliance.journal import RateLimited
 from appliance.protocol.errors import ErrorCode
 
 AnsweredWithId: TypeAlias = Callable[[ErrorCode, int, int], TransactionEffects]
@@ -67,7 +68,10 @@ Answered: TypeAlias = Callable[[ErrorCode], TransactionEffects]
 """Error → the answer to AddPartitionsToTxn."""
 
 RETRY_MS: Final = 20
-"""After a record could not be written that nobody waits for, before the next try."""
+RETRY_MAX_MS: Final = 1_000
+"""After a record could not be written that nobody waits for: the pause before the next try doubles up to here."""
+RESERVED_BYTES: Final = 64
+"""Kept free where partitions are added, because the records of the decision and of the end hold more fields."""
 NO_DEADLINE: Final = -1
 
 EXPIRED_PER_CALL: Final = 1_000
@@ -109,7 +113,7 @@ class ProducerIds(Protocol):
 class _Entry:
     """A transactional id. `current` is None until its first record is committed."""
 
-    __slots__ = ("current", "deadline_ns", "is_moving", "transactional_id")
+    __slots__ = ("abort_pause_ms", "current", "deadline_ns", "is_moving", "transactional_id")
 
     def __init__(self, transactional_id: str, current: Transaction | None) -> None:
         self.transactional_id = transactional_id
@@ -117,6 +121,13 @@ class _Entry:
         self.is_moving = False
         """A transition waits for its record."""
         self.deadline_ns = NO_DEADLINE
+        self.abort_pause_ms = RETRY_MS
+        """Before the next try, if the abort of the timed out transaction cannot be written."""
+
+    @property
+    def is_in_transition(self) -> bool:
+        """Whether a transition waits for its record, or a decision for its markers: until then no other one begins."""
+        return self.is_moving or (self.current is not None and self.current.state in PREPARED)
 
 
 class _LogPartition:
@@ -139,11 +150,14 @@ class Transactions:
 
     __slots__ = (
         "_clock",
+        "_complain",
+        "_count",
         "_deadlines",
         "_ids",
         "_logs",
         "_partition_of",
         "_settings",
+        "_tell",
         "refused_ids",
         "settled",
     )
@@ -161,13 +175,17 @@ class Transactions:
         self._ids = producer_ids
         self._partition_of = partition_of
         self._logs: dict[int, _LogPartition] = {}
+        self._count = 0  # of all partitions: asked for each new id
         self.settled: Callable[[str], None] | None = None
         self.refused_ids = 0
+        # Clients can have as many transactions time out as they like.
+        self._complain = RateLimited(_logger.warning, clock)
+        self._tell = RateLimited(_logger.info, clock)
         # (monotonic deadline ns, transactional id) of each open transaction that can time out
         self._deadlines: SortedList[tuple[int, str]] = SortedList()
 
     def __len__(self) -> int:
-        return sum(len(log.entries) for log in self._logs.values())
+        return self._count
 
     # ── the log ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,10 +196,10 @@ class Transactions:
         if entry is None:
             if transaction is None:
                 return
-            entry = log.entries[transactional_id] = _Entry(transactional_id, None)
+            entry = self._new(log, transactional_id)
         self._set(entry, transaction)
         if transaction is None:
-            del log.entries[transactional_id]
+            self._remove(log, entry)
 
     def loaded(self, partition: int, leader_epoch: int) -> TransactionEffects:
         """Serve the partition from now on. Markers of decided transactions are sent again, all of them."""
@@ -200,6 +218,7 @@ class Transactions:
             return
         for entry in log.entries.values():
             self._set(entry, None)
+        self._count -= len(log.entries)
         log.entries.clear()  # effects that are under way look here for their entry
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────
@@ -230,24 +249,19 @@ class Transactions:
             if len(self) >= self._settings.ids_max:
                 self.refused_ids += 1
                 return then(ErrorCode.POLICY_VIOLATION, NO_PRODUCER_ID, NO_EPOCH)
-        elif entry.is_moving:
+        elif entry.is_in_transition:
             return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
         if current is not None:
             if expected is not None and not _is_known(current, expected):
                 return then(ErrorCode.PRODUCER_FENCED, NO_PRODUCER_ID, NO_EPOCH)
-            match STATES[current.state].initialize:
-                case Initialize.WAIT:
-                    return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
-                case Initialize.FENCE:
-                    assert entry is not None
-                    return self._fence(partition, log, entry, current, _ask_again(then))
-                case Initialize.BUMP:
-                    pass
+            if STATES[current.state].initialize is Initialize.FENCE:
+                assert entry is not None
+                return self._fence(partition, log, entry, current, _ask_again(then))
         planned = self._initialized(current, timeout_ms=timeout_ms, expected=expected)
         if isinstance(planned, ErrorCode):
             return then(planned, NO_PRODUCER_ID, NO_EPOCH)
         if entry is None:
-            entry = log.entries[transactional_id] = _Entry(transactional_id, None)
+            entry = self._new(log, transactional_id)
 
         def answered(error: ErrorCode) -> TransactionEffects:
             if error:
@@ -270,8 +284,8 @@ class Transactions:
         if not transactional_id:
             return then(ErrorCode.INVALID_REQUEST)
         partition, log, entry = self._find(transactional_id)
-        if entry is not None and entry.is_moving:
-            # Before the ids are compared: a client of version 2 may speak with an id that waits for its record.
+        if entry is not None and entry.is_in_transition:
+            # Before the ids are compared: a client of version 2 has the next id since its EndTxn was answered.
             return then(ErrorCode.CONCURRENT_TRANSACTIONS)
         if entry is None or entry.current is None or entry.current.producer_id != producer_id:
             return then(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -284,7 +298,7 @@ class Transactions:
         planned = with_partitions(
             current, partitions, client_version=client_version, now_ms=self._clock.now_ms()
         )
-        return [self._append(partition, log, entry, planned, then)]
+        return [self._append(partition, log, entry, planned, then, reserved_bytes=RESERVED_BYTES)]
 
     def verify_partitions(
         self,
@@ -340,6 +354,8 @@ class Transactions:
             error = ErrorCode.CONCURRENT_TRANSACTIONS if entry else ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return then(error, NO_PRODUCER_ID, NO_EPOCH)
         current = entry.current
+        if _is_next(current, producer_id, producer_epoch):
+            return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
         kind = _end_kind(current, producer_id, producer_epoch, client_version)
         if isinstance(kind, ErrorCode):
             return then(kind, NO_PRODUCER_ID, NO_EPOCH)
@@ -433,17 +449,18 @@ class Transactions:
     def _timed_out(self, entry: _Entry) -> Answered:
         def answered(error: ErrorCode) -> TransactionEffects:
             if error:
-                _logger.warning(
-                    "transactional id %s: its transaction timed out and cannot be aborted yet: %s",
-                    entry.transactional_id,
-                    error.name,
+                self._complain(
+                    f"transactional id {entry.transactional_id}: its transaction timed out and cannot be aborted yet:"
+                    f" {error.name}"
                 )
                 if entry.current is not None:
-                    self._keep_deadline(entry, self._clock.monotonic_ns() + RETRY_MS * NS_PER_MS)
+                    pause_ms = entry.abort_pause_ms
+                    entry.abort_pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
+                    self._keep_deadline(entry, self._clock.monotonic_ns() + pause_ms * NS_PER_MS)
             else:
-                _logger.info(
-                    "transactional id %s: its transaction timed out and is aborted; its producer is fenced",
-                    entry.transactional_id,
+                self._tell(
+                    f"transactional id {entry.transactional_id}: its transaction timed out and is aborted; its"
+                    " producer is fenced"
                 )
             return []
 
@@ -522,8 +539,15 @@ class Transactions:
             planned = completed(decision, now_ms=self._clock.now_ms())
             return [self._append(partition, log, entry, planned, again)]
 
+        pause_ms = RETRY_MS
+
         def again(error: ErrorCode) -> TransactionEffects:
-            return [After(RETRY_MS, marked)] if error else []
+            nonlocal pause_ms
+            if not error:
+                return []
+            after = After(pause_ms, marked)
+            pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
+            return [after]
 
         marker = Marker(
             producer_id=decision.producer_id,
@@ -541,6 +565,8 @@ class Transactions:
         entry: _Entry,
         planned: Transaction,
         then: Callable[[ErrorCode], TransactionEffects],
+        *,
+        reserved_bytes: int = 0,
     ) -> Append:
         """The record of a transition. When it is committed, `planned` is what holds."""
         entry.is_moving = True
@@ -551,7 +577,7 @@ class Transactions:
             entry.is_moving = False
             if error_code:
                 if entry.current is None:
-                    del log.entries[entry.transactional_id]
+                    self._remove(log, entry)
                 error = ErrorCode(error_code)
                 effects = then(_APPEND_ERRORS.get(error, error))
             else:
@@ -563,7 +589,7 @@ class Transactions:
         record = transaction_record(
             entry.transactional_id, planned, server_version=self._settings.server_version
         )
-        return Append(partition, (record,), ended)
+        return Append(partition, (record,), ended, reserved_bytes)
 
     def _forget(self, partition: int, log: _LogPartition, old: list[_Entry]) -> Append:
         for entry in old:
@@ -575,7 +601,7 @@ class Transactions:
                     entry.is_moving = False
                     if not error_code:
                         self._set(entry, None)
-                        del log.entries[entry.transactional_id]
+                        self._remove(log, entry)
                     self._settle(entry)
             return []
 
@@ -584,6 +610,7 @@ class Transactions:
     def _set(self, entry: _Entry, transaction: Transaction | None) -> None:
         """Let the id be in this state, and watch over the timeout of an open transaction."""
         before, entry.current = entry.current, transaction
+        entry.abort_pause_ms = RETRY_MS
         if transaction is None or transaction.timeout_left_ms(0) is None:
             self._drop_deadline(entry)
         elif (
@@ -595,12 +622,7 @@ class Transactions:
 
     def _settle(self, entry: _Entry) -> None:
         """Say that the id takes requests again, if it does."""
-        current = entry.current
-        if (
-            self.settled is not None
-            and not entry.is_moving
-            and (current is None or current.state not in PREPARED)
-        ):
+        if self.settled is not None and not entry.is_in_transition:
             self.settled(entry.transactional_id)
 
     def _keep_deadline(self, entry: _Entry, deadline_ns: int) -> None:
@@ -612,6 +634,15 @@ class Transactions:
         if entry.deadline_ns != NO_DEADLINE:
             self._deadlines.remove((entry.deadline_ns, entry.transactional_id))
             entry.deadline_ns = NO_DEADLINE
+
+    def _new(self, log: _LogPartition, transactional_id: str) -> _Entry:
+        entry = log.entries[transactional_id] = _Entry(transactional_id, None)
+        self._count += 1
+        return entry
+
+    def _remove(self, log: _LogPartition, entry: _Entry) -> None:
+        del log.entries[entry.transactional_id]
+        self._count -= 1
 
     def _find(self, transactional_id: str) -> tuple[int, _LogPartition, _Entry | None]:
         partition = self._partition_of(transactional_id)
@@ -629,6 +660,18 @@ def _is_known(current: Transaction, expected: tuple[int, int]) -> bool:
     producer_id, epoch = expected
     return producer_id == current.producer_id or (
         producer_id == current.previous_producer_id and epoch >= LAST_CLIENT_EPOCH
+    )
+
+
+def _is_next(current: Transaction, producer_id: int, producer_epoch: int) -> bool:
+    """Whether a client speaks with the id that the answer to its EndTxn carried, while the old one is being completed.
+
+    Kafka answers INVALID_PRODUCER_ID_MAPPING here, which is fatal for the producer.
+    """
+    return (
+        current.next_producer_id != NO_PRODUCER_ID
+        and producer_id == current.next_producer_id
+        and producer_epoch == 0
     )
 
 
@@ -655,9 +698,8 @@ def _is_old(entry: _Entry, before_ms: int) -> bool:
     current = entry.current
     return (
         current is not None
-        and not entry.is_moving
+        and not entry.is_in_transition
         and current.state is not TransactionState.ONGOING
-        and current.state not in PREPARED
         and current.updated_ms <= before_ms
     )
 

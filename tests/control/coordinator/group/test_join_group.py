@@ -153,6 +153,17 @@ def test_a_rebalance_waits_for_a_pending_member_until_its_session_ends() -> None
     assert scene.joined(token).generation_id == 2
 
 
+def test_a_pending_member_joins_while_the_last_member_leaves() -> None:
+    """Between the two the group prepares a rebalance of nobody. Kafka counts such members as knowing any protocol."""
+    scene = Scene()
+    (last,) = scene.stable(1)
+    pending = scene.answers[scene.join()].member_id
+    assert scene.leave(MemberIdentity(last)) == [0]
+    token = scene.join(pending)
+    scene.pass_time(2 * DELAY_MS)
+    assert error_of(scene, token) == ErrorCode.NONE
+
+
 def test_a_pending_member_may_leave() -> None:
     scene = Scene()
     pending = scene.answers[scene.join()].member_id

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.transaction.transaction import (
     EPOCH_MAX,
     LAST_CLIENT_EPOCH,
@@ -14,6 +17,7 @@ from appliance.control.coordinator.transaction.transaction import (
     initialized,
     with_partitions,
 )
+from appliance.control.coordinator.transaction.transaction_record import transaction_record
 from appliance.control.coordinator.transaction.transaction_state import END, STATES, EndKind, TransactionState
 from appliance.control.coordinator.transaction.transactions import TransactionSettings
 from appliance.protocol.errors import ErrorCode
@@ -21,6 +25,10 @@ from tests.control.coordinator.transaction.scene import A0, A1, B0, HOUR_MS, Sce
 
 REFUSED = (-1, -1)
 S = TransactionState
+
+
+def _record(transaction: Transaction) -> Record:
+    return transaction_record("t", transaction, server_version=2)
 
 
 def at(scene: Scene, state: TransactionState, *, epoch: int = 3, version: int = 2) -> Transaction:
@@ -205,6 +213,24 @@ def test_end_answers_as_the_table_says(state: TransactionState, kind: EndKind, c
     assert now.partitions == frozenset()
 
 
+@pytest.mark.parametrize("client_version", [1, 2])
+@pytest.mark.parametrize("commit", [True, False])
+def test_other_end_is_told_to_wait_while_markers_are_owed_and_is_invalid_after_them(
+    commit: bool, client_version: int
+) -> None:
+    """Kafka has its Complete state pending from the moment that the decision is committed (`prepareComplete`)."""
+    scene = Scene()
+    transaction = at(scene, S.ONGOING)
+    producer = (transaction.producer_id, transaction.producer_epoch)
+    scene.end(producer, commit=commit, client_version=client_version)
+    scene.commit()
+    waits = scene.end(producer, commit=not commit, client_version=client_version)
+    assert waits == [(ErrorCode.CONCURRENT_TRANSACTIONS, *REFUSED)]
+    scene.settle()
+    late = scene.end(producer, commit=not commit, client_version=client_version)
+    assert late == [(ErrorCode.INVALID_TXN_STATE, *REFUSED)]
+
+
 def test_every_transition_is_one_that_the_table_allows() -> None:
     for state in TransactionState:
         for following in STATES[state].next:
@@ -359,6 +385,96 @@ def test_abort_that_could_not_be_written_is_tried_again() -> None:
     assert len(scene.transactions.abort_timed_out()) == 1
 
 
+def test_an_abort_that_cannot_be_written_is_tried_at_doubling_pauses_up_to_a_second() -> None:
+    scene = Scene()
+    scene.opened(timeout_ms=10_000)
+    scene.clock.advance(10_001)
+    tries: list[int] = []
+    for ms in range(10_000):
+        scene.carry_out(scene.transactions.abort_timed_out())
+        if scene.appends:
+            tries.append(ms)
+            scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+        scene.clock.advance(1)
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
+    assert pauses[:6] == [20, 40, 80, 160, 320, 640]
+    assert set(pauses[6:]) == {1_000}
+    scene.carry_out(scene.transactions.abort_timed_out())
+    scene.clock.advance(1_000)
+    scene.carry_out(scene.transactions.abort_timed_out())
+    scene.settle()
+    now = scene.transactions.get("t")
+    assert now is not None
+    assert now.state is S.COMPLETE_ABORT
+
+
+def test_the_pauses_begin_anew_with_the_next_transaction() -> None:
+    scene = Scene()
+    producer = scene.opened(timeout_ms=10_000)
+    scene.clock.advance(10_001)
+    for _ in range(6):
+        scene.carry_out(scene.transactions.abort_timed_out())
+        scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+        scene.clock.advance(1_000)
+    scene.carry_out(scene.transactions.abort_timed_out())
+    scene.settle()
+    assert scene.opened(timeout_ms=10_000)[1] > producer[1]
+    scene.clock.advance(10_001)
+    scene.carry_out(scene.transactions.abort_timed_out())
+    scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+    scene.clock.advance(20)
+    assert len(scene.transactions.abort_timed_out()) == 1
+
+
+def test_many_transactions_that_cannot_be_aborted_say_one_line_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    for number in range(200):
+        scene.opened(transactional_id=f"t{number}", timeout_ms=10_000)
+    scene.clock.advance(10_001)
+    for _ in range(500):
+        scene.carry_out(scene.transactions.abort_timed_out())
+        while scene.appends:
+            scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+        scene.clock.advance(10)
+    lines = [each for each in caplog.records if "cannot be aborted" in each.getMessage()]
+    assert 4 <= len(lines) <= 6
+    assert "more like it" in lines[-1].getMessage()
+
+
+def test_a_completion_that_cannot_be_written_is_tried_at_doubling_pauses_up_to_a_second() -> None:
+    scene = Scene()
+    producer = scene.opened()
+    scene.end(producer, commit=True)
+    scene.commit()
+    scene.mark()
+    pauses = []
+    for _ in range(9):
+        scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+        (after,) = scene.delayed
+        scene.delayed = []
+        pauses.append(after.delay_ms)
+        scene.carry_out(after.then())
+    assert pauses == [20, 40, 80, 160, 320, 640, 1_000, 1_000, 1_000]
+
+
+def test_partitions_leave_room_for_the_decision() -> None:
+    """Prepare… and Complete… hold more than Ongoing does: whatever was accepted as Ongoing can be ended."""
+    scene = Scene()
+    at(scene, S.EMPTY, epoch=LAST_CLIENT_EPOCH, version=1)
+    scene.add((7, LAST_CLIENT_EPOCH), A0, A1, client_version=1)
+    (opened,) = scene.appends
+    scene.settle()
+    scene.end((7, LAST_CLIENT_EPOCH), commit=True)
+    (decision,) = scene.appends
+    assert len(decision.records[0].value or b"") > len(opened.records[0].value or b"")
+    assert opened.reserved_bytes >= len(decision.records[0].value or b"") - len(
+        opened.records[0].value or b""
+    )
+    assert decision.reserved_bytes == 0
+
+
 def test_ids_that_nobody_uses_are_forgotten_tombstone_first() -> None:
     scene = Scene()
     scene.producer("idle")
@@ -391,17 +507,48 @@ def test_last_epoch_of_version_2_ends_with_a_new_producer_id(commit: bool) -> No
     assert repeated == [(ErrorCode.NONE, 1_000, 0)]
 
 
-def test_new_id_is_told_to_come_again_while_the_old_one_is_being_completed() -> None:
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("dies", [True, False])
+def test_new_id_is_told_to_come_again_until_the_old_one_is_completed(commit: bool, dies: bool) -> None:
+    """KAFKA-18660: the client has the next id as soon as the decision is in the log, before any marker is written."""
+    scene = Scene()
+    scene.log.append(_record(at(scene, S.ONGOING, epoch=LAST_CLIENT_EPOCH)))
+    answers = scene.end((7, LAST_CLIENT_EPOCH), commit=commit)
+    scene.commit()
+    assert answers == [(ErrorCode.NONE, 1_000, 0)]
+    if dies:
+        scene.crash()
+
+    def told() -> list[ErrorCode]:
+        (added,) = scene.add((1_000, 0), A0)
+        ((raised, *_),) = scene.initialize(expected=(1_000, 0))
+        ((aborted, *_),) = scene.end((1_000, 0), commit=False)
+        return [added, raised, aborted]
+
+    again = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+    assert told() == again, "markers are on their way"
+    scene.mark()
+    assert told() == again, "the end waits for its record"
+    scene.commit()
+    added = scene.add((1_000, 0), A0)
+    scene.settle()
+    assert added == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("expected", [(1_000, 0), (7, LAST_CLIENT_EPOCH)])
+def test_raise_after_the_last_epoch_ended_is_served_with_the_new_id_and_with_the_old_one(
+    expected: tuple[int, int],
+) -> None:
+    """KIP-360: the old one is said by a client that has not had the answer to its EndTxn."""
     scene = Scene()
     at(scene, S.ONGOING, epoch=LAST_CLIENT_EPOCH)
     scene.end((7, LAST_CLIENT_EPOCH), commit=True)
-    scene.commit()
-    scene.mark()
-    assert scene.add((1_000, 0), A0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
-    scene.commit()
-    answers = scene.add((1_000, 0), A0)
     scene.settle()
-    assert answers == [ErrorCode.NONE]
+    answers = scene.initialize(expected=expected)
+    scene.settle()
+    ((error, producer_id, epoch),) = answers
+    assert (error, producer_id) == (ErrorCode.NONE, 1_000)
+    assert epoch <= 1
 
 
 def test_timeout_at_the_last_epoch_leaves_an_id_that_can_go_on() -> None:
@@ -425,6 +572,93 @@ def test_client_never_gets_the_epoch_that_is_kept_for_fencing() -> None:
     scene.initialize()
     scene.settle()
     answers = scene.initialize(expected=(7, LAST_CLIENT_EPOCH))
+    scene.settle()
+    assert answers == [(ErrorCode.NONE, 1_000, 0)]
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
+@pytest.mark.parametrize("dies", [True, False])
+def test_abort_without_a_partition_at_the_last_epoch_brings_a_new_producer_id(
+    state: TransactionState, dies: bool
+) -> None:
+    """A client of version 2 may abort what it has not begun, and raises the epoch by that."""
+    scene = Scene()
+    epoch = LAST_CLIENT_EPOCH if state is S.EMPTY else LAST_CLIENT_EPOCH - 1  # an end has raised it
+    scene.log.append(_record(at(scene, state, epoch=epoch)))
+    answers = scene.end((7, LAST_CLIENT_EPOCH), commit=False)
+    scene.commit()
+    assert answers == [(ErrorCode.NONE, 1_000, 0)]
+    if dies:
+        scene.crash()
+    effect = scene.markers[0]
+    assert effect.partitions == frozenset()
+    assert effect.marker.producer_epoch == EPOCH_MAX
+    scene.settle()
+    assert scene.end((7, LAST_CLIENT_EPOCH), commit=False) == [(ErrorCode.NONE, 1_000, 0)]
+    added = scene.add((1_000, 0), A0)
+    scene.settle()
+    assert added == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("after", ["the decision", "the markers", "the end"])
+@pytest.mark.parametrize("path", ["commit", "abort", "timeout", "successor"])
+def test_every_way_to_the_last_epoch_goes_on_after_a_death(path: str, after: str) -> None:
+    scene = Scene()
+    scene.log.append(_record(at(scene, S.ONGOING, epoch=LAST_CLIENT_EPOCH)))
+    old = (7, LAST_CLIENT_EPOCH)
+    match path:
+        case "commit" | "abort":
+            scene.end(old, commit=path == "commit")
+        case "timeout":
+            scene.clock.advance(60_001)
+            scene.carry_out(scene.transactions.abort_timed_out())
+        case _:
+            scene.initialize()
+    scene.commit()
+    decided = scene.markers[0].marker
+    assert (decided.producer_id, decided.producer_epoch) == (7, EPOCH_MAX)
+    if after != "the decision":
+        scene.mark()
+    if after == "the end":
+        scene.commit()
+    scene.crash()
+    assert all(each.marker.producer_epoch == EPOCH_MAX for each in scene.markers)
+    scene.settle()
+    now = scene.transactions.get("t")
+    assert now is not None
+    assert now.state is (S.COMPLETE_COMMIT if path == "commit" else S.COMPLETE_ABORT)
+    assert scene.add(old, A0)[0] in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    producer_id, epoch = scene.producer()
+    assert producer_id >= 1_000
+    assert epoch == (1 if path in ("commit", "abort") else 0), "the next id is taken once"
+    opened = scene.add((producer_id, epoch), A0)
+    scene.settle()
+    assert opened == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("client_version", [1, 2])
+def test_successors_of_a_producer_at_the_last_epoch_get_a_new_id_without_a_transaction_too(
+    client_version: int,
+) -> None:
+    scene = Scene()
+    at(scene, S.COMPLETE_COMMIT, epoch=LAST_CLIENT_EPOCH - (client_version == 2), version=client_version)
+    assert scene.add((7, LAST_CLIENT_EPOCH), A0, client_version=client_version) == []
+    scene.commit(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert scene.producer() == (1_000, 0)
+    assert scene.add((7, LAST_CLIENT_EPOCH), A0) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+def test_without_a_block_of_producer_ids_the_last_epoch_waits_and_nothing_is_decided() -> None:
+    scene = Scene()
+    at(scene, S.ONGOING, epoch=LAST_CLIENT_EPOCH)
+    scene.ids.is_empty = True
+    for _ in range(2):
+        assert scene.end((7, LAST_CLIENT_EPOCH), commit=True) == [
+            (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *REFUSED)
+        ]
+    assert scene.appends == []
+    scene.ids.is_empty = False
+    answers = scene.end((7, LAST_CLIENT_EPOCH), commit=True)
     scene.settle()
     assert answers == [(ErrorCode.NONE, 1_000, 0)]
 

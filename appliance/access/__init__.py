@@ -1,0 +1,1 @@
+"""Who may do what: rules, and what they say of one principal, operation and resource."""

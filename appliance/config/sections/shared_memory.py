@@ -1,0 +1,44 @@
+"""Lanes for clients of this host (docs/shared-memory.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.config.declaration import ConfigType
+from appliance.config.option import check_fields, option
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemorySettings:
+    """Whether there are lanes, who may have one, and how large one is."""
+
+    lanes_max: int = option(
+        0,
+        "shared.memory.lanes.max",
+        unit="lanes",
+        minimum=0,
+        maximum=100_000,
+        doc="Maximum number of shared-memory lanes for clients of this host. With 0 there are none. See "
+        "docs/shared-memory.md.",
+    )
+    group: str | None = option(
+        None,
+        "shared.memory.group",
+        doc="Group whose members may have a lane, too. Without it only the user that runs the appliance may. "
+        "Members also need the right to pass through the data directory.",
+    )
+    pool_bytes: int = option(
+        4 * _MIB,
+        "shared.memory.pool.bytes",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=65536,
+        maximum=1024 * _MIB,
+        doc="Size of the pool of one lane. One half is for requests, of which none can be larger, and the other for "
+        "answers. A lane takes memory only for what was used of it.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)

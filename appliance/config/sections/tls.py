@@ -1,0 +1,108 @@
+"""TLS of the listeners whose protocol is SSL. Names are Kafka's where Kafka has the same setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.option import check_fields, option
+from appliance.config.principal_rules import DEFAULT, parse_rules
+from appliance.errors import ConfigurationError
+
+CLIENT_AUTH_NONE: Final = "none"
+CLIENT_AUTH_REQUESTED: Final = "requested"
+CLIENT_AUTH_REQUIRED: Final = "required"
+TLS_1_2: Final = "TLSv1.2"
+TLS_1_3: Final = "TLSv1.3"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Certificates, who must show one, and what an unfinished handshake may hold."""
+
+    keystore_location: str | None = option(
+        None,
+        "ssl.keystore.location",
+        doc="PEM file with the private key and the certificate chain of the SSL listeners, the server's certificate "
+        "first. The appliance reads all files of this section again when they change.",
+    )
+    certificate_file: str | None = option(
+        None,
+        "ssl.certificate.file",
+        doc="PEM file with the certificate chain, if the private key is in another file.",
+    )
+    key_file: str | None = option(
+        None,
+        "ssl.key.file",
+        doc="PEM file with the private key that belongs to ssl.certificate.file. It must not be encrypted.",
+    )
+    truststore_location: str | None = option(
+        None,
+        "ssl.truststore.location",
+        doc="PEM file with the certificates of the authorities that sign client certificates.",
+    )
+    client_auth: str = option(
+        CLIENT_AUTH_NONE,
+        "ssl.client.auth",
+        choices=(CLIENT_AUTH_NONE, CLIENT_AUTH_REQUESTED, CLIENT_AUTH_REQUIRED),
+        doc="Whether clients show a certificate. `requested`: a client without one is User:ANONYMOUS. A certificate "
+        "that is shown must be signed by an authority of ssl.truststore.location.",
+    )
+    enabled_protocols: tuple[str, ...] = option(
+        (TLS_1_2, TLS_1_3),
+        "ssl.enabled.protocols",
+        choices=(TLS_1_2, TLS_1_3),
+        doc="TLS versions that clients may use.",
+    )
+    principal_mapping_rules: str = option(
+        DEFAULT,
+        "ssl.principal.mapping.rules",
+        doc="How a principal's name follows from the name in a client certificate: rules "
+        "`RULE:pattern/replacement/[LU]`, separated by commas, or `DEFAULT`, the whole name. The first rule that "
+        "matches the whole name counts. A certificate that no rule matches is refused.",
+    )
+    handshake_timeout_ms: int = option(
+        10_000,
+        "ssl.handshake.timeout.ms",
+        unit="ms",
+        minimum=100,
+        maximum=600_000,
+        doc="Time that a client has to finish its TLS handshake.",
+    )
+    handshakes_max: int = option(
+        1000,
+        "ssl.handshakes.max",
+        unit="handshakes",
+        minimum=1,
+        maximum=100_000,
+        doc="Maximum number of unfinished TLS handshakes of one network process. For one more, the oldest is closed.",
+    )
+    handshakes_max_per_ip: int = option(
+        100,
+        "ssl.handshakes.max.per.ip",
+        unit="handshakes",
+        minimum=1,
+        maximum=100_000,
+        doc="The same for the unfinished handshakes from one address.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.enabled_protocols:
+            raise ConfigurationError("ssl.enabled.protocols: names no protocol")
+        parse_rules(self.principal_mapping_rules)
+        if self.keystore_location is not None and (self.certificate_file or self.key_file):
+            raise ConfigurationError(
+                "ssl.keystore.location and ssl.certificate.file exclude each other: set one of them"
+            )
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ConfigurationError("ssl.certificate.file and ssl.key.file belong together: set both")
+        if self.client_auth != CLIENT_AUTH_NONE and self.truststore_location is None:
+            raise ConfigurationError(
+                f"ssl.client.auth = {self.client_auth}: set ssl.truststore.location, too"
+            )
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether a certificate is configured."""
+        return self.keystore_location is not None or self.certificate_file is not None

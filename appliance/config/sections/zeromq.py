@@ -1,0 +1,157 @@
+"""Listeners for ZeroMQ clients (docs/zeromq.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.declaration import ConfigType
+from appliance.config.option import check_fields, option
+from appliance.errors import ConfigurationError
+
+_MIB: Final = 2**20
+_PORT_MAX: Final = 65535
+_TCP: Final = re.compile(r"tcp://(?P<host>\*|\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+IPC_PREFIX: Final = "ipc://"
+TCP_PREFIX: Final = "tcp://"
+PATH_BYTES_MAX: Final = 107
+"""The longest path of a Unix socket (`sun_path` in unix(7), without the terminating zero)."""
+NETPROC_SUFFIX_BYTES: Final = 3
+"""`.63`: what the name of a network process's socket has behind the listener's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroMqSettings:
+    """What ZeroMQ clients may connect to, who they may be, and what one of them may hold."""
+
+    listeners: tuple[str, ...] = option(
+        (),
+        "listeners.zeromq",
+        doc="Endpoints for ZeroMQ clients, separated by commas: ipc:///PATH or tcp://HOST:PORT. Network process N "
+        "also binds PATH.N or the port PORT + 1 + N. See docs/zeromq.md.",
+    )
+    allowed_users: tuple[str, ...] = option(
+        (),
+        "zeromq.allowed.users",
+        doc="Users of this host, by name or number, that may connect to ipc endpoints besides the user that runs "
+        "the appliance.",
+    )
+    curve_secret_key_file: str | None = option(
+        None,
+        "zeromq.curve.secret.key.file",
+        doc="File with the CURVE key pair of the tcp endpoints, as zmq.auth.create_certificates writes it "
+        "(NAME.key_secret). Without it tcp endpoints are refused, unless zeromq.tcp.insecure is set.",
+    )
+    curve_client_keys_dir: str | None = option(
+        None,
+        "zeromq.curve.client.keys.dir",
+        doc="Directory with the public key of each client that may connect to tcp endpoints, in a file NAME.key. "
+        "The appliance reads it again when it changes.",
+    )
+    tcp_insecure: bool = option(
+        False,
+        "zeromq.tcp.insecure",
+        doc="Whether tcp endpoints are served without authentication and encryption. Anybody who reaches the port "
+        "can then read, write and delete everything.",
+    )
+    sessions_max: int = option(
+        1000,
+        "zeromq.sessions.max",
+        unit="sessions",
+        minimum=1,
+        maximum=100_000,
+        doc="Maximum number of ZeroMQ sessions of one network process.",
+    )
+    session_timeout_ms: int = option(
+        10_000,
+        "zeromq.session.timeout.ms",
+        unit="ms",
+        minimum=500,
+        maximum=3_600_000,
+        doc="Time after which a ZeroMQ session that sends nothing ends. Clients send a heartbeat in each fifth of it.",
+    )
+    bytes_in_flight_max: int = option(
+        16 * _MIB,
+        "zeromq.bytes.in.flight.max",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=1024,
+        doc="Maximum size of the unanswered requests of one ZeroMQ session together. One request alone may have up "
+        "to socket.request.max.bytes.",
+    )
+    window_max_bytes: int = option(
+        16 * _MIB,
+        "zeromq.window.max.bytes",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=65536,
+        maximum=1024 * _MIB,
+        doc="Maximum size of what is sent to a ZeroMQ client and not acknowledged by it. A client that asks for a "
+        "larger window gets this one.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        seen: set[str] = set()
+        for listener in self.listeners:
+            why = _fault_of(listener)
+            if why is None and listener in seen:
+                why = "it is listed twice"
+            if why is not None:
+                raise ConfigurationError(f"listeners.zeromq = {listener!r}: {why}")
+            seen.add(listener)
+        has_keys = self.curve_secret_key_file is not None and self.curve_client_keys_dir is not None
+        if any(is_tcp(listener) for listener in self.listeners) and not (self.tcp_insecure or has_keys):
+            raise ConfigurationError(
+                "listeners.zeromq: a tcp endpoint needs zeromq.curve.secret.key.file and "
+                "zeromq.curve.client.keys.dir, or zeromq.tcp.insecure = true"
+            )
+        if self.tcp_insecure and self.curve_secret_key_file is not None:
+            raise ConfigurationError(
+                "zeromq.tcp.insecure and zeromq.curve.secret.key.file exclude each other: remove one of them"
+            )
+
+
+def is_tcp(listener: str) -> bool:
+    """Return whether clients reach the listener by TCP; else it is a Unix socket."""
+    return listener.startswith(TCP_PREFIX)
+
+
+def ipc_path(listener: str) -> str:
+    """Return the path of an ipc listener's socket."""
+    return listener.removeprefix(IPC_PREFIX)
+
+
+def tcp_address(listener: str) -> tuple[str, int]:
+    """Return host and port of a tcp listener; the host may be `*`, or an IPv6 address in brackets."""
+    match = _TCP.fullmatch(listener)
+    assert match is not None
+    return match["host"], int(match["port"])
+
+
+def netproc_endpoint(listener: str, netproc: int) -> str:
+    """Return the endpoint of network process `netproc` (from 0) beside `listener`."""
+    if not is_tcp(listener):
+        return f"{listener}.{netproc}"
+    host, port = tcp_address(listener)
+    return f"{TCP_PREFIX}{host}:{port + 1 + netproc}"
+
+
+def _fault_of(listener: str) -> str | None:
+    """Return what is wrong with an endpoint, or None."""
+    if listener.startswith(IPC_PREFIX):
+        path = ipc_path(listener)
+        if path.startswith("@"):
+            return "an abstract name has no file mode, so everybody could connect: use a path"
+        if not path.startswith("/"):
+            return "the path must be absolute: ipc:///PATH"
+        if len(path.encode()) + NETPROC_SUFFIX_BYTES > PATH_BYTES_MAX:
+            return f"the path must not have more than {PATH_BYTES_MAX - NETPROC_SUFFIX_BYTES} bytes"
+        return None
+    match = _TCP.fullmatch(listener)
+    if match is None:
+        return "must be ipc:///PATH or tcp://HOST:PORT"
+    if not 1 <= int(match["port"]) <= _PORT_MAX:
+        return f"the port must be from 1 to {_PORT_MAX}"
+    return None

@@ -1,0 +1,1 @@
+"""Clients that reach the broker by ZeroMQ. See README.md."""

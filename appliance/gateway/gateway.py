@@ -1,0 +1,783 @@
+"""The network process's end of ZeroMQ: sessions, requests in, answers out (docs/zeromq.md).
+
+    ROUTER ─→ message ─→ session by connection ─→ may it begin?  no: held, in the session
+                                                   yes: copied into the pool ─→ Apis.serve
+    ROUTER ←─ parts ←─ window open? ←─ out ←─ queue ←─ answer
+
+Nothing here blocks: every send says DONTWAIT, and what a client does not acknowledge is not sent. What one client can
+make this process hold:
+
+| what | bound | then |
+|---|---|---|
+| requests unanswered | `network.requests.in.flight.per.connection`, `zeromq.bytes.in.flight.max` | the session ends |
+| requests held, all sessions | a quarter of the pool's size | the session that holds most ends |
+| sent and not acknowledged | the window, at most `zeromq.window.max.bytes` | its answers wait |
+| answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
+| heartbeats | one that is not acknowledged | no other is sent |
+| errors told to a connection without a session | what `SENT_MAX` messages take | they are dropped |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from contextlib import suppress
+from typing import Final
+
+import zmq
+
+from appliance.clock import NS_PER_MS
+from appliance.errors import ClientFault, MalformedFrame, StorageFault
+from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors
+from appliance.gateway.frames import (
+    FRAMES_MAX,
+    MORE,
+    TOKEN_BYTES,
+    VERSION,
+    Code,
+    Kind,
+    Open,
+    Opened,
+    Subscribe,
+    broker_header,
+    encode_error,
+    parse_client_header,
+    parse_credit,
+    parse_heartbeat,
+    parse_unsubscribe,
+)
+from appliance.gateway.parts import take_part
+from appliance.gateway.pushed import fetch_request
+from appliance.gateway.session import SESSION_NUMBERS_FROM, GatewaySession
+from appliance.gateway.subscription import MAX_WAIT_MS, Subscription
+from appliance.gateway.window import Window
+from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, ERRORS, REQUESTS
+from appliance.journal import RateLimited
+from appliance.requests.apis import SERVED_AFTER_CLOSE
+from appliance.requests.session import ANONYMOUS, Session
+from appliance.requests.transport import TransportHost
+
+_log: Final = logging.getLogger(__name__)
+
+TURN_MESSAGES: Final = 64
+"""Messages read from one door in one turn."""
+TURN_BYTES: Final = 2 << 20
+"""Sent to one session in one turn."""
+RECEIVED_MAX: Final = 64
+"""Messages of one client that ZeroMQ keeps for us before it stops reading its connection."""
+SENT_MAX: Final = 20_000
+"""More than the largest window has messages (`window.MESSAGE_BYTES_MIN`), so ZeroMQ never refuses one of a session."""
+COPY_BELOW: Final = 64 * 1024
+OWED_BYTES_MAX: Final = 16 * 1024
+SUBSCRIPTIONS_MAX: Final = 1000
+"""Of one session."""
+PUSH_BYTES_MAX: Final = 8 << 20
+FETCH_AGAIN_MS: Final = 10
+BOUND_PART: Final = 4
+SWEEP_MS: Final = 1000
+TIDY_MS: Final = 20_000
+HEARTBEAT_PART: Final = 5
+LINGER_MS: Final = 300
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_SEND_MORE: Final = int(zmq.SNDMORE) | _NOBLOCK
+# An enum's member is looked up each time that it is named, which is much for each message.
+_OPEN: Final = int(Kind.OPEN)
+_REQUEST: Final = int(Kind.REQUEST)
+_CREDIT: Final = int(Kind.CREDIT)
+_RESPONSE: Final = int(Kind.RESPONSE)
+_LAST_PART: Final = broker_header(Kind.RESPONSE)
+"""The header of nearly every answer: it has one part, and no mark."""
+_AUTOMATIC: Final = 0
+"""First byte of a routing id that ZeroMQ has chosen. No library lets a client choose one that begins so."""
+_IPC_HOST: Final = "127.0.0.1"
+
+
+class Gateway:
+    """The ZeroMQ transport of one network process.
+
+    Raises:
+        HostFault: an endpoint cannot be bound.
+    """
+
+    def __init__(self, host: TransportHost) -> None:
+        process = host.process
+        settings = process.settings
+        self._host = host
+        self._pool = host.pool
+        self._apis = host.apis
+        self._clock = process.clock
+        self._cells = process.attachment.row.cells
+        self._settings = settings
+        self._zeromq = settings.zeromq
+        self._request_bytes_max = settings.network.request_max_bytes
+        self._requests_max = settings.network.requests_in_flight_per_connection
+        self._bound_bytes = host.pool.size_bytes // BOUND_PART
+        self._timeout_ns = settings.zeromq.session_timeout_ms * NS_PER_MS
+        self._id_base = (
+            (1 << 60) | (process.role.index << 52) | ((process.generation & 0xFFFFF) << 32) | (1 << 31)
+        )
+        self._opened = 0
+        self._free_numbers: list[int] = []
+        self._numbers = SESSION_NUMBERS_FROM
+        # A context of its own: a flood of a client's does not hold up the controller's messages in its I/O thread.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._doorkeeper = make_doorkeeper(
+            self._context, settings.zeromq, RateLimited(process.warn, process.clock, interval_ms=1000)
+        )
+        self._doors = open_doors(
+            self._context,
+            settings.zeromq,
+            netproc=process.role.index,
+            message_bytes_max=self._request_bytes_max,
+            sent_max=SENT_MAX,
+            received_max=RECEIVED_MAX,
+        )
+        self._by_connection: dict[tuple[int, bytes], GatewaySession] = {}
+        self._ready: set[int] = set()  # descriptors
+        self._unsent: set[Session] = set()
+        self._starved: set[GatewaySession] = set()
+        self._held_bytes = 0
+        self._owed_bytes = 0
+        self._reported = 0
+        self._may_read = True
+        self._is_draining = False
+        self._is_sweeping = False
+        self._tidied_ns = 0
+        self._knocking = self._doorkeeper.fileno()
+        for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
+            host.cycle.epoll.register(descriptor, select.EPOLLIN)
+        host.cycle.add_inbox(self)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are."""
+        return len(self._by_connection)
+
+    # The cycle
+
+    def is_empty(self) -> bool:
+        """Inbox: whether the process may sleep.
+
+        ZeroMQ's descriptors tell of changes, and a send may have swallowed one: so it looks at each door here, and
+        remembers which one has something.
+        """
+        for door in self._doors:
+            if not door.is_quiet and not door.is_empty():
+                self._ready.add(door.descriptor)
+        if not self._may_read or self._starved:
+            return True
+        return not self._ready and not self._unsent and not any(door.is_skipping for door in self._doors)
+
+    def on_ready(self, descriptor: int) -> None:
+        """One of our descriptors is ready."""
+        self._ready.add(descriptor)
+
+    def turn(self, *, may_read: bool) -> None:
+        """Answer handshakes, go on with what waited, read what clients sent."""
+        self._may_read = may_read
+        ready = self._ready
+        if self._knocking in ready:
+            ready.discard(self._knocking)
+            if self._doorkeeper.answer():
+                ready.add(self._knocking)
+        if may_read:
+            if self._unsent:
+                unsent, self._unsent = self._unsent, set()
+                for session in unsent:
+                    self.send(session)
+            for session in list(self._starved):
+                self._starved.discard(session)
+                self._advance(session)
+        for door in self._doors:
+            if door.descriptor in ready or door.is_skipping:
+                ready.discard(door.descriptor)
+                door.is_quiet = False
+                # The descriptor stays readable until somebody receives, or asks for the events.
+                if may_read and not self._starved:
+                    self._read(door)
+                else:
+                    door.is_empty()
+        if len(self._by_connection) != self._reported:
+            self._reported = len(self._by_connection)
+            self._host.report_sessions(self._reported)
+
+    # Receiving
+
+    def _read(self, door: Door) -> None:
+        router = door.router
+        if door.is_skipping and (door.is_empty() or not door.skip() or door.is_empty()):
+            return
+        now_ns = self._clock.monotonic_ns()
+        for _ in range(TURN_MESSAGES):
+            door.is_quiet = False
+            try:
+                routing_id = router.recv(_NOBLOCK)
+            except zmq.Again:  # the descriptor told of something else
+                return
+            header = frame = router.recv(_NOBLOCK, copy=False)
+            frames: list[zmq.Frame] = []
+            while frame.more and len(frames) < FRAMES_MAX - 1:
+                frame = router.recv(_NOBLOCK, copy=False)
+                frames.append(frame)
+            if frame.more:
+                self._malformed(door, routing_id, f"a message of more than {FRAMES_MAX} frames")
+                if not door.skip() or door.is_empty():
+                    return
+                continue
+            self._hear(door, routing_id, header, frames, now_ns)
+            if self._starved or door.is_empty():
+                return
+
+    def _hear(
+        self, door: Door, routing_id: bytes, header: zmq.Frame, frames: list[zmq.Frame], now_ns: int
+    ) -> None:
+        """Act on a message."""
+        try:
+            version, kind, token = parse_client_header(header.buffer)
+        except MalformedFrame as fault:
+            self._malformed(door, routing_id, str(fault))
+            return
+        session = self._by_connection.get((door.descriptor, routing_id))
+        if version != VERSION:
+            self._refuse(door, routing_id, Code.VERSION, f"version {version}; this broker speaks {VERSION}")
+        elif kind == _OPEN:
+            self._open(door, routing_id, header, _joined(frames), now_ns)
+        elif session is None or token != session.token:
+            if kind != int(Kind.CLOSE):
+                self._refuse(
+                    door, routing_id, Code.UNKNOWN_SESSION, "this connection has no session with this token"
+                )
+        else:
+            session.last_active_ns = now_ns
+            try:
+                self._hear_session(session, kind, frames, now_ns)
+            except Exception as error:
+                self.contain(session, error)
+
+    def _hear_session(self, session: GatewaySession, kind: int, frames: list[zmq.Frame], now_ns: int) -> None:
+        if kind == _REQUEST:
+            self._request(session, frames)
+        elif kind == _CREDIT:
+            session.window.credit(*parse_credit(_joined(frames)))
+            self.send(session)
+            self._push_all(session)
+        elif kind == Kind.HEARTBEAT:
+            self._heartbeat(session, parse_heartbeat(_joined(frames)), now_ns)
+        elif kind == Kind.CLOSE:
+            self._leave(session)
+        elif kind == Kind.SUBSCRIBE:
+            self._subscribe(session, Subscribe.parse(_joined(frames)), now_ns)
+        elif kind == Kind.UNSUBSCRIBE:
+            self._unsubscribe(session, parse_unsubscribe(_joined(frames)))
+        else:
+            raise MalformedFrame(f"a message of kind {kind}")
+
+    def _request(self, session: GatewaySession, frames: list[zmq.Frame]) -> None:
+        size = sum(map(len, frames))
+        if session.is_leaving or self._is_draining:
+            return
+        if size > self._request_bytes_max:
+            self._end_for(session, Code.LIMIT_EXCEEDED, f"a request of {size} bytes")
+            return
+        if len(session.sizes) >= self._requests_max:
+            self._end_for(session, Code.LIMIT_EXCEEDED, f"more than {self._requests_max} unanswered requests")
+            return
+        if session.sizes and session.bytes_in_flight + size > self._zeromq.bytes_in_flight_max:
+            self._end_for(
+                session,
+                Code.LIMIT_EXCEEDED,
+                f"more than {self._zeromq.bytes_in_flight_max} bytes of unanswered requests",
+            )
+            return
+        self._cells[BYTES_IN] += size
+        session.sizes.append(size)
+        session.bytes_in_flight += size
+        session.held.append((frames, size))
+        session.held_bytes += size
+        self._held_bytes += size
+        self._advance(session)
+        if self._held_bytes > self._bound_bytes and not self._starved:
+            greediest = max(self._by_connection.values(), key=lambda each: each.held_bytes)
+            self._end_for(greediest, Code.OVERLOADED, "its waiting requests held too much memory")
+
+    def _advance(self, session: GatewaySession) -> None:
+        """Begin the requests of a session that may begin."""
+        while session.held and not session.closed and not self._is_draining:
+            frames, size = session.held[0]
+            key = _api_key(frames)
+            if session.must_wait(not key) or (session.owed_bytes > OWED_BYTES_MAX and session.out):
+                return
+            if session.is_leaving and key not in SERVED_AFTER_CLOSE:
+                break
+            if not self._may_read:
+                self._starved.add(session)
+                return
+            block = self._pool.take(max(size, 1))
+            if block is None:
+                self._starved.add(session)
+                self._sweep_later()
+                return
+            session.held.popleft()
+            session.held_bytes -= size
+            self._held_bytes -= size
+            view, position = block.view, 0
+            for frame in frames:
+                end = position + len(frame)
+                view[position:end] = frame.buffer
+                position = end
+            self._cells[REQUESTS] += 1
+            try:
+                self._apis.serve(session, block, 0, size)
+            except Exception as error:
+                self.contain(session, error)
+                return
+        if session.is_leaving and not session.closed:
+            self._end(session)
+
+    def _heartbeat(self, session: GatewaySession, mark: int, now_ns: int) -> None:
+        if session.heartbeat_mark and mark != session.heartbeat_mark:
+            return  # the last answer is not read yet
+        session.heartbeat_mark = _new_mark()
+        session.heartbeat_sent_ns = now_ns
+        self._put(session, broker_header(Kind.HEARTBEAT, mark=session.heartbeat_mark))
+
+    # Sessions
+
+    def _open(self, door: Door, routing_id: bytes, header: zmq.Frame, body: bytes, now_ns: int) -> None:
+        known = self._by_connection.get((door.descriptor, routing_id))
+        if known is not None:
+            self._end(known)
+        try:
+            wanted = Open.parse(body)
+        except MalformedFrame as fault:
+            self._malformed(door, routing_id, str(fault))
+            return
+        zeromq, slots = self._zeromq, self._settings.slots
+        if routing_id[0] != _AUTOMATIC:
+            self._refuse(door, routing_id, Code.REFUSED, "the socket has set ZMQ_ROUTING_ID")
+        elif self._is_draining:
+            self._refuse(door, routing_id, Code.STOPPING, "the appliance stops")
+        elif not self._host.is_ready():
+            self._refuse(door, routing_id, Code.NOT_READY, "the appliance starts")
+        elif not 0 <= wanted.broker_id < slots:
+            self._refuse(door, routing_id, Code.UNKNOWN_BROKER, f"broker {wanted.broker_id} of {slots}")
+        elif len(self._by_connection) >= zeromq.sessions_max:
+            self._refuse(door, routing_id, Code.OVERLOADED, f"zeromq.sessions.max = {zeromq.sessions_max}")
+        else:
+            session = self._new_session(door, routing_id, header, wanted, now_ns)
+            opened = Opened(
+                session.token,
+                requests_max=self._requests_max,
+                request_bytes_max=self._request_bytes_max,
+                bytes_in_flight_max=zeromq.bytes_in_flight_max,
+                window_max=zeromq.window_max_bytes,
+                frames_max=FRAMES_MAX,
+                heartbeat_interval_ms=zeromq.session_timeout_ms // HEARTBEAT_PART,
+                session_timeout_ms=zeromq.session_timeout_ms,
+            )
+            self._put(session, broker_header(Kind.OPENED), opened.encode())
+            self._sweep_later()
+
+    def _new_session(
+        self, door: Door, routing_id: bytes, header: zmq.Frame, wanted: Open, now_ns: int
+    ) -> GatewaySession:
+        principal, host, pid = _who(header)
+        told_host = _IPC_HOST if pid and self._settings.tells_arrival_address else None
+        session = GatewaySession(
+            door,
+            routing_id,
+            token=os.urandom(TOKEN_BYTES),
+            window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=_new_mark),
+            principal=principal,
+            connection_id=self._new_id(),
+            number=self._new_number(),
+            slot=wanted.broker_id,
+            listener="PLAINTEXT",
+            host=host,
+            pid=pid,
+            told_host=told_host,
+            now_ns=now_ns,
+        )
+        if wanted.client_id:
+            session.name_client(wanted.client_id)
+        self._by_connection[door.descriptor, routing_id] = session
+        return session
+
+    def _new_id(self) -> int:
+        self._opened += 1
+        return self._id_base | (self._opened & 0x7FFFFFFF)
+
+    def _new_number(self) -> int:
+        if self._free_numbers:
+            return self._free_numbers.pop()
+        self._numbers += 1
+        return self._numbers
+
+    def _leave(self, session: GatewaySession) -> None:
+        """The client has closed. What it produced or committed, or that it leaves its group, is still taken."""
+        session.is_leaving = session.hung_up = True
+        self._apis.end_waits(session)
+        self._advance(session)
+
+    def end(self, session: Session) -> None:
+        """End a session without a line."""
+        self._end(_client(session))
+
+    def _end(self, session: GatewaySession) -> None:
+        if session.closed:
+            return
+        session.closed = True
+        del self._by_connection[session.door.descriptor, session.routing_id]
+        self._free_numbers.append(session.number)
+        self._unsent.discard(session)
+        self._starved.discard(session)
+        self._held_bytes -= session.held_bytes
+        self._owed_bytes -= session.owed_bytes
+        session.held.clear()
+        session.abandon()
+        for subscription in list(session.subscriptions.values()):
+            self._end_subscription(subscription)
+        self._host.end_requests(session)
+
+    def fault(self, session: Session, why: str) -> None:
+        """End a session with one log line, because of what its client sent."""
+        self._end_for(_client(session), Code.MALFORMED, why)
+
+    def contain(self, session: Session, error: Exception) -> None:
+        """End a session, a request of which could not be served, by its client's fault or by a defect of ours."""
+        if isinstance(error, ClientFault):
+            self._end_for(_client(session), Code.MALFORMED, str(error))
+        else:
+            _log.error("internal error in a request of %s (traceback follows)", session, exc_info=error)
+            self._end_for(_client(session), Code.INTERNAL, "internal error, see the broker's log")
+
+    def _end_for(self, session: GatewaySession, code: Code, why: str) -> None:
+        if session.closed:
+            return
+        self._cells[ERRORS] += 1
+        self._host.say_closed(f"{session} ended: {why}")
+        with suppress(OSError, StorageFault):  # what was asked before it may leave
+            self._send_out(session)
+        if not session.closed:
+            self._put(session, broker_header(Kind.ERROR), encode_error(code, why))
+        self._end(session)
+
+    def _malformed(self, door: Door, routing_id: bytes, why: str) -> None:
+        session = self._by_connection.get((door.descriptor, routing_id))
+        if session is not None:
+            self._end_for(session, Code.MALFORMED, why)
+        else:
+            self._cells[ERRORS] += 1
+            self._refuse(door, routing_id, Code.MALFORMED, why)
+
+    def _refuse(self, door: Door, routing_id: bytes, code: Code, why: str) -> None:
+        """Tell a connection that it has no session, and end the one that it may have."""
+        session = self._by_connection.get((door.descriptor, routing_id))
+        if session is not None:
+            self._end(session)
+        door.tell(routing_id, Kind.ERROR, encode_error(code, why))
+
+    # Sending
+
+    def send(self, session: Session) -> None:
+        """Send what is answered and fits the window, then begin what waited for it."""
+        if session.closed:
+            return
+        if isinstance(session, Subscription):
+            self._push(session)
+            return
+        assert isinstance(session, GatewaySession)
+        try:
+            self._send_out(session)
+        except (StorageFault, OSError) as fault:
+            self._end_for(session, Code.INTERNAL, str(fault))
+        self._go_on(session)
+
+    def _go_on(self, session: GatewaySession) -> None:
+        """What could be sent is sent: begin what waited for it."""
+        if session.closed:
+            return
+        if session.owed_bytes and not session.out and not session.queue:
+            self._owed_bytes -= session.owed_bytes
+            session.owed_bytes = 0
+        if session.held:
+            self._advance(session)
+        if session.queue and session.queue[0].answer is not None and session.window.is_open:
+            self._unsent.add(session)  # what began now and is answered already leaves in the next turn
+
+    def _send_out(self, session: GatewaySession) -> None:
+        """Send the answers in order while the window is open.
+
+        Raises:
+            StorageFault, OSError: records cannot be read.
+        """
+        window, left = session.window, TURN_BYTES
+        while not session.closed and (session.out or session.collect()):
+            if not session.out:
+                continue
+            if not self._may_send(session):
+                return
+            if left <= 0:
+                self._unsent.add(session)
+                return
+            pieces = session.out[0]
+            frames, size = take_part(pieces)
+            mark = window.sent(size)
+            header = _LAST_PART
+            if mark or pieces:
+                header = broker_header(_RESPONSE, flags=MORE if pieces else 0, mark=mark)
+            self._put(session, header, *frames)
+            if not pieces and not session.closed:
+                session.answer_left()
+            self._cells[BYTES_OUT] += size
+            left -= size
+
+    def _may_send(self, session: GatewaySession) -> bool:
+        """Return whether the window is open; where the client cannot open it for want of a mark, send one."""
+        window = session.window
+        if window.is_open:
+            return True
+        if window.wants_mark:
+            self._put(session, broker_header(Kind.CREDIT, mark=window.mark()))
+        return False
+
+    def _put(self, session: GatewaySession, *frames: bytes | memoryview) -> None:
+        """Send a message; a client that is gone has no session any more."""
+        door = session.door
+        door.is_quiet = False
+        router = door.router
+        last = len(frames) - 1
+        try:
+            router.send(session.routing_id, _SEND_MORE)
+            for index, frame in enumerate(frames):
+                flags = _NOBLOCK if index == last else _SEND_MORE
+                router.send(frame, flags, copy=len(frame) < COPY_BELOW)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                self._host.say_closed(f"{session} ended: it cannot be sent to ({error.strerror})")
+            self._end(session)
+
+    def owe(self, session: Session, owed_bytes: int) -> None:
+        """An answer was given that may be large where its request was small."""
+        if isinstance(session, GatewaySession):
+            session.owed_bytes += owed_bytes
+            self._owed_bytes += owed_bytes
+
+    # Subscriptions
+
+    def _subscribe(self, session: GatewaySession, wanted: Subscribe, now_ns: int) -> None:
+        if wanted.number in session.subscriptions:
+            raise MalformedFrame(f"subscription {wanted.number} is there already")
+        if len(session.subscriptions) >= SUBSCRIPTIONS_MAX:
+            self._end_for(session, Code.LIMIT_EXCEEDED, f"more than {SUBSCRIPTIONS_MAX} subscriptions")
+            return
+        subscription = Subscription(
+            session, wanted, connection_id=self._new_id(), number=self._new_number(), now_ns=now_ns
+        )
+        session.subscriptions[wanted.number] = subscription
+        self._put(session, broker_header(Kind.SUBSCRIBED, subject=wanted.number))
+        self._fetch(subscription)
+
+    def _unsubscribe(self, session: GatewaySession, number: int) -> None:
+        subscription = session.subscriptions.get(number)
+        if subscription is not None:
+            self._end_subscription(subscription)
+        self._put(session, broker_header(Kind.UNSUBSCRIBED, subject=number))
+
+    def _end_subscription(self, subscription: Session) -> None:
+        assert isinstance(subscription, Subscription)
+        if subscription.closed:
+            return
+        subscription.closed = True
+        del subscription.owner.subscriptions[subscription.wanted.number]
+        self._free_numbers.append(subscription.number)
+        self._unsent.discard(subscription)
+        subscription.abandon()
+        self._host.end_requests(subscription)
+
+    def _fetch(self, subscription: Subscription) -> None:
+        """Ask for what comes next, and wait for it in the purgatory."""
+        if subscription.closed or self._is_draining:
+            return
+        wanted = subscription.wanted
+        frame = fetch_request(
+            wanted.topic,
+            wanted.partition,
+            subscription.next_offset,
+            isolation=wanted.isolation,
+            max_bytes=min(max(wanted.max_bytes, 1), PUSH_BYTES_MAX),
+            max_wait_ms=MAX_WAIT_MS,
+        )
+        block = self._pool.take(len(frame))
+        if block is None:
+            self._fetch_later(subscription)
+            return
+        block.view[: len(frame)] = frame
+        try:
+            self._apis.serve(subscription, block, 0, len(frame))
+        except Exception as error:
+            self.contain(subscription, error)
+            return
+        if subscription.queue and subscription.queue[0].answer is not None:
+            self._unsent.add(subscription)
+
+    def _fetch_later(self, subscription: Subscription) -> None:
+        self._host.cycle.timers.after_ms(FETCH_AGAIN_MS, lambda: self._fetch(subscription))
+
+    def _push_all(self, session: GatewaySession) -> None:
+        """The window may be open again: go on with all subscriptions that have something."""
+        for subscription in list(session.subscriptions.values()):
+            if session.closed or not session.window.is_open:
+                return
+            self.send(subscription)
+
+    def _push(self, subscription: Subscription) -> None:
+        """Send what the Fetch has answered, as far as the window allows, and ask for the next."""
+        try:
+            self._push_out(subscription)
+        except (StorageFault, OSError, MalformedFrame) as fault:
+            _log.error("%s: %s", subscription, fault)
+            self._end_for(subscription.owner, Code.INTERNAL, str(fault))
+
+    def _push_out(self, subscription: Subscription) -> None:
+        owner, number, left = subscription.owner, subscription.wanted.number, TURN_BYTES
+        if not subscription.out:
+            if subscription.queue is None or subscription.queue[0].answer is None:
+                return
+            if not subscription.collect():
+                self._fetch_later(subscription)  # nothing came in all the time, or it was answered early
+                return
+        pushed = subscription.pushed
+        assert pushed is not None
+        while subscription.out:
+            if not self._may_send(owner):
+                return
+            if left <= 0:
+                self._unsent.add(subscription)
+                return
+            frames, size = take_part(subscription.out)
+            for frame in frames:
+                pushed.pass_on(frame)
+            header = broker_header(
+                Kind.PUSH,
+                flags=MORE if subscription.out else 0,
+                mark=owner.window.sent(size),
+                subject=number,
+            )
+            self._put(owner, header, *frames)
+            self._cells[BYTES_OUT] += size
+            left -= size
+        if subscription.closed:
+            return
+        if pushed.error:
+            self._end_subscription(subscription)  # the client has been told; it subscribes again
+            return
+        if pushed.next_offset < 0:
+            raise StorageFault(f"no whole batch at offset {subscription.next_offset}")
+        subscription.next_offset = pushed.next_offset
+        # Behind the others, so that all subscriptions share the window.
+        owner.subscriptions[number] = owner.subscriptions.pop(number)
+        self._fetch(subscription)
+
+    # Time
+
+    def _sweep_later(self) -> None:
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._host.cycle.timers.after_ms(SWEEP_MS, self._sweep)
+
+    def _sweep(self) -> None:
+        """End sessions that say nothing, are not admitted any more, or are owed too much."""
+        self._is_sweeping = False
+        now_ns = self._clock.monotonic_ns()
+        before_ns = now_ns - self._timeout_ns
+        keys_changed = self._doorkeeper.refresh()
+        for session in list(self._by_connection.values()):
+            if session.last_active_ns < before_ns or (
+                session.heartbeat_mark and session.heartbeat_sent_ns < before_ns
+            ):
+                self._end(session)
+            elif keys_changed and session.door.is_tcp and not self._doorkeeper.is_admitted(session.principal):
+                self._end_for(session, Code.REFUSED, "its key is not admitted any more")
+        self._relieve()
+        if now_ns - self._tidied_ns > TIDY_MS * NS_PER_MS:
+            self._tidied_ns = now_ns
+            self._host.tidy()
+        if self._by_connection:
+            self._sweep_later()
+
+    def _relieve(self) -> None:
+        """End the sessions that are owed most, as long as all together are owed too much."""
+        if self._owed_bytes <= self._bound_bytes:
+            return
+        for session in sorted(self._by_connection.values(), key=lambda each: -each.owed_bytes):
+            if self._owed_bytes <= self._bound_bytes:
+                return
+            self._end_for(
+                session, Code.OVERLOADED, "it does not read its answers, and there are too many of them"
+            )
+
+    # The end
+
+    def drain(self, *, late: bool) -> bool:
+        """Take nothing more; return whether everything is answered and sent. `late`: end what is not."""
+        self._is_draining = True
+        for session in list(self._by_connection.values()):
+            if late or not (session.queue or session.out):
+                self._put(
+                    session, broker_header(Kind.ERROR), encode_error(Code.STOPPING, "the appliance stops")
+                )
+                self._end(session)
+        return not self._by_connection
+
+    def close(self) -> None:
+        """Let go of everything; what was sent has a moment to leave."""
+        for session in list(self._by_connection.values()):
+            self._end(session)
+        epoll = self._host.cycle.epoll
+        for descriptor in (self._doorkeeper.fileno(), *(door.descriptor for door in self._doors)):
+            with suppress(OSError):
+                epoll.unregister(descriptor)
+        close_doors(self._doors, linger_ms=LINGER_MS)
+        self._doorkeeper.close()
+        self._context.term()
+
+
+def _client(session: Session) -> GatewaySession:
+    """Return the session of the client, which is itself or has the subscription."""
+    if isinstance(session, Subscription):
+        return session.owner
+    assert isinstance(session, GatewaySession)
+    return session
+
+
+def _new_mark() -> int:
+    return int.from_bytes(os.urandom(8), "big") or 1
+
+
+def _joined(frames: list[zmq.Frame]) -> bytes:
+    return b"".join(frame.bytes for frame in frames)
+
+
+def _api_key(frames: list[zmq.Frame]) -> int:
+    """Return the API key of a request, wherever its frames are cut; -1 where it is shorter than a key."""
+    head = b""
+    for frame in frames:
+        head += bytes(frame.buffer[: 2 - len(head)])
+        if len(head) == 2:
+            return int.from_bytes(head, "big")
+    return -1
+
+
+def _who(header: zmq.Frame) -> tuple[str, str, int]:
+    """Return principal, host and process of the client that sent a frame, as the doorkeeper and the kernel say."""
+    try:
+        principal = str(header.get("User-Id")) or ANONYMOUS
+        address = str(header.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ANONYMOUS, _IPC_HOST, 0
+    where, _, pid = address.rpartition(":")
+    if where.startswith("localhost:") and pid.isdecimal():
+        return principal, _IPC_HOST, int(pid)
+    return principal, address, 0

@@ -1,0 +1,1 @@
+"""The shared-memory lane: clients of this host that put requests into memory (docs/shared-memory.md)."""

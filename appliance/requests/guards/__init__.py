@@ -1,0 +1,1 @@
+"""What each API checks before it is served: one guard for each key (`table.GUARDS`)."""

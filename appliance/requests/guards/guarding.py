@@ -1,0 +1,155 @@
+"""Guards on the way of a request: before it is served, and on the way of its response.
+
+in this process           the handler has decoded the request: `judged`
+at a coordinator          the frame is decoded here, judged, and written anew into its block where some of it is denied;
+                          what the coordinator answers is amended before it leaves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from appliance.ipc.agent import Timers
+from appliance.protocol.headers import RequestHeader
+from appliance.protocol.messages import decode_request_in_pieces, decode_response, encode_request_body
+from appliance.requests.answer import Piece
+from appliance.requests.guards.table import GUARDS
+from appliance.requests.guards.verdict import Caller, Refused, Verdict
+from appliance.requests.log_handlers.finish import Finish
+from appliance.requests.long_requests import LongRequests
+from appliance.requests.rights import Rights
+from appliance.requests.session import Amend, Request
+from appliance.requests.steps import Steps, answering
+from appliance.requests.topic_routes import TopicRoutes
+
+Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
+
+_GUARDS: Final = {int(api): guard for api, guard in GUARDS.items()}
+AMENDED_AT_ONCE_BYTES: Final = 32 << 10
+"""A response up to this size is decoded, amended and encoded in one piece."""
+
+
+class Denied(Exception):
+    """Nothing of a request is allowed; `response` says so."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__()
+        self.response = response
+
+
+class Guarding:
+    """The guards of one network process that checks rights.
+
+    Args:
+        finish: takes the answers of refused requests.
+    """
+
+    __slots__ = ("_finish", "_long", "_routes", "_timers", "rights")
+
+    def __init__(
+        self,
+        rights: Rights,
+        routes: TopicRoutes,
+        *,
+        long: LongRequests,
+        timers: Timers,
+        finish: Finish,
+    ) -> None:
+        self.rights = rights
+        self._routes = routes
+        self._long = long
+        self._timers = timers
+        self._finish = finish
+
+    def judged(self, pending: Request, request: Any) -> Steps[Any]:
+        """The request, or what is left of it; then the session's `amend` is for its response.
+
+        Raises:
+            Denied: nothing is left.
+        """
+        verdict: Verdict = None
+        guard = _GUARDS.get(pending.api_key)
+        if guard is not None:
+            verdict = yield from guard(
+                request, Caller(pending.session, pending.version, self.rights, self._routes)
+            )
+        if verdict is None:
+            return request
+        if isinstance(verdict, Refused):
+            raise Denied(verdict.response)
+        pending.session.amend = verdict.amend
+        return verdict.request
+
+    def before(self, begin: Begin) -> Begin:
+        """What takes the requests of an API in the place of `begin`, for coordinators."""
+
+        def guarded(pending: Request, view: memoryview, header: RequestHeader, start: int, end: int) -> None:
+            def go_on(end: int) -> None:
+                begin(pending, view, header, start, end)
+
+            steps = self._guarded(go_on, pending, view, header.body_position, end)
+            self._long.begin(pending, steps, end - header.body_position)
+
+        return guarded
+
+    def _guarded(
+        self, begin: Callable[[int], None], pending: Request, view: memoryview, position: int, end: int
+    ) -> Steps[None]:
+        """`begin` takes the end of what is left of the frame."""
+        key, version = pending.api_key, pending.version
+        request = yield from decode_request_in_pieces(key, version, view, position, end)
+        try:
+            left = yield from self.judged(pending, request)
+        except Denied as denied:
+            yield from answering(self._finish, pending, denied.response)
+            return
+        if left is not request:
+            body = encode_request_body(key, version, left)
+            # A part of the request takes no more room than all of it did: what is longer than need be stays.
+            assert len(body) <= end - position
+            view[position : position + len(body)] = body
+            end = position + len(body)
+        # The work in pieces is over when this returns, and gives the block back: it goes on by itself.
+        block, pending.block = pending.block, None
+
+        def go_on() -> None:
+            pending.block = block
+            if pending.session.closed:
+                self._finish(pending, [])
+            else:
+                begin(end)
+
+        self._timers.after_ms(0, go_on)
+
+    def amending(self, finish: Finish) -> Finish:
+        """A `finish` that amends the response of a request of which only a part was allowed."""
+
+        def finish_amended(pending: Request, answer: list[Piece]) -> None:
+            session = pending.session
+            amend = session.amend
+            if amend is None or not answer or session.closed:
+                finish(pending, answer)
+                return
+            session.amend = None
+            (frame,) = answer
+            assert isinstance(frame, bytes)
+            steps = self._amended(finish, pending, frame, amend)
+            if len(frame) > AMENDED_AT_ONCE_BYTES:
+                self._timers.after_ms(0, lambda: self._begin_amending(finish, pending, steps, len(frame)))
+            else:
+                for _ in steps:
+                    pass
+
+        return finish_amended
+
+    def _begin_amending(self, finish: Finish, pending: Request, steps: Steps[None], size_bytes: int) -> None:
+        if pending.session.closed:
+            finish(pending, [])
+        else:
+            self._long.begin(pending, steps, size_bytes)
+
+    def _amended(self, finish: Finish, pending: Request, frame: bytes, amend: Amend) -> Steps[None]:
+        _, response = decode_response(pending.api_key, pending.version, memoryview(frame))
+        yield None
+        yield from answering(finish, pending, amend(response))

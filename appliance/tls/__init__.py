@@ -1,0 +1,1 @@
+"""TLS without sockets: contexts from certificate files, and the names in certificates."""

@@ -1,0 +1,318 @@
+"""A consumer without I/O: subscription, assignment, commits. Both faces stand on it.
+
+Everything here is called with `core.lock` held, by the thread that owns the sockets or by the application's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from appliance_client.classic_group import ClassicMembership
+from appliance_client.consumer_group import ConsumerGroupMembership
+from appliance_client.core import Core, logger
+from appliance_client.errors import ClientError, IllegalStateError, OptionError
+from appliance_client.fetching import Fetching
+from appliance_client.membership import Coordinator, Membership
+from appliance_client.options import ConsumerOptions
+from appliance_client.scheduling import Outcome, Task
+from appliance_client.values import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+
+Records = dict[TopicPartition, list[ConsumerRecord]]
+
+
+class RebalanceListener:
+    """Told within `poll` of what the group gives to this consumer and takes from it. Override what is wanted."""
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> Any:
+        """These are new; a seek here counts."""
+
+    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> Any:
+        """These go to another member; a commit here still counts."""
+
+    def on_partitions_lost(self, lost: Sequence[TopicPartition]) -> Any:
+        """These are somebody else's already; a commit would be refused."""
+        return self.on_partitions_revoked(lost)
+
+
+class Turn(NamedTuple):
+    """A call that waits for the application's thread."""
+
+    call: Callable[[], Any]
+    outcome: Outcome[Any]
+
+
+class ConsumerCore:
+    """The state of a consumer. The faces add waiting."""
+
+    def __init__(self, options: ConsumerOptions, core: Core) -> None:
+        self.options = options
+        self.core = core
+        self.turns: deque[Turn] = deque()
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when poll has something to do."""
+        self.coordinator = (
+            Coordinator(options, core, options.group_id) if options.group_id is not None else None
+        )
+        self.fetching = Fetching(options, core, self._committed if self.coordinator is not None else None)
+        self.fetching.on_news = self._news
+        self.fetching.on_take = self._taking
+        self._names: tuple[str, ...] = ()
+        self._pattern: re.Pattern[str] | None = None
+        self._listener: RebalanceListener | None = None
+        self._assigned_by_hand = False
+        self._membership: Membership | None = None
+        self._losses = 0
+        """Of the membership when records were handed out last."""
+        self._running: Task[None] | None = None
+        self._polls = False
+        self._polled_s = core.scheduler.now_s
+        self._next_commit_s = core.scheduler.now_s + options.auto_commit_interval_ms / 1000
+        core.pump = self.fetching.pump
+        core.metadata.on_change = self._metadata_changed
+
+    def _news(self) -> None:
+        self.on_news()
+
+    # ── subscription ─────────────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | str,
+        pattern: str | None,
+        listener: RebalanceListener | None,
+    ) -> None:
+        """Read these topics, or those that match, as a member of the group."""
+        if self._assigned_by_hand:
+            raise IllegalStateError("partitions are assigned by hand; unsubscribe first")
+        if self.coordinator is None:
+            raise OptionError("subscribe needs a group.id; assign reads without one")
+        names = (topics,) if isinstance(topics, str) else tuple(sorted(set(topics)))
+        if bool(names) == (pattern is not None):
+            raise OptionError("give topics or a pattern, one of both")
+        self._names = names
+        self._pattern = re.compile(pattern) if pattern is not None else None
+        self._listener = listener
+        metadata = self.core.metadata
+        if self._pattern is not None:
+            metadata.all_topics = True
+            metadata.request_update()
+        else:
+            metadata.want(*names)
+        if self._membership is None:
+            kind = ClassicMembership if self.options.group_protocol == "classic" else ConsumerGroupMembership
+            self._membership = kind(self.options, self.core, self.coordinator, self)
+            self._losses = 0
+            self._polled_s = self.core.scheduler.now_s
+            self._running = self.core.background(self._run_membership(self._membership))
+        else:
+            self._membership.subscription_changed()
+        self.core.touch()
+
+    async def _run_membership(self, membership: Membership) -> None:
+        if self._pattern is not None:
+            while not self.core.metadata.topics:
+                await self.core.metadata.updated()
+        await membership.run()
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Read these partitions, without a group's help."""
+        if self._membership is not None:
+            raise IllegalStateError("a subscription is under way; unsubscribe first")
+        listed = [TopicPartition(*each) for each in places]
+        self._assigned_by_hand = bool(listed)
+        self.fetching.assign(listed)
+
+    async def unsubscribe(self) -> None:
+        """Give everything up and leave the group."""
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            await self._leave(membership)
+        self._names, self._pattern, self._listener = (), None, None
+        self._assigned_by_hand = False
+        self.core.metadata.all_topics = False
+        self.fetching.assign(())
+
+    async def _leave(self, membership: Membership) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+        if self._commits_by_itself and membership.owned:
+            offsets = self.positions(membership.owned)
+            await self._auto_commit(offsets, 5.0, "auto commit before leaving the group")
+        await membership.leave()
+        while self.turns:
+            self.turns.popleft().outcome.resolve(None)
+
+    def topics(self) -> tuple[str, ...]:
+        """What is subscribed to now."""
+        if self._pattern is None:
+            return self._names
+        hides = self.options.exclude_internal_topics
+        return tuple(
+            sorted(
+                topic.name
+                for topic in self.core.metadata.topics.values()
+                if self._pattern.match(topic.name)
+                and not topic.error_code
+                and not (hides and topic.is_internal)
+            )
+        )
+
+    def _metadata_changed(self) -> None:
+        self.core.touch()
+        if self._membership is not None:
+            self._membership.subscription_changed()
+
+    # ── what a membership asks (membership.Application) ──────────────────────────────────────────────────
+
+    def in_poll(self, call: Callable[[], Any]) -> Outcome[Any]:
+        """Call this on the application's thread, within its next poll."""
+        turn = Turn(call, Outcome())
+        self.turns.append(turn)
+        self.on_news()
+        return turn.outcome
+
+    def assigned(self, places: Sequence[TopicPartition]) -> None:
+        """From now on these are read."""
+        if self._membership is not None:
+            self.fetching.assign(places)
+
+    def hold(self, places: Sequence[TopicPartition]) -> Callable[[], None]:
+        """What stops `poll` from handing out records of these. Called late it does nothing to a later assignment."""
+        held = [self.fetching.readings[place] for place in places if place in self.fetching.readings]
+
+        def stop() -> None:
+            for reading in held:
+                reading.held = True
+
+        return stop
+
+    def positions(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the application has come to; nothing of a partition whose position is not known yet."""
+        found = {}
+        for place in places:
+            reading = self.fetching.readings.get(place)
+            if reading is not None and reading.position is not None:
+                found[place] = OffsetAndMetadata(reading.position, "", reading.position_epoch)
+        return found
+
+    def failed(self, error: ClientError) -> None:
+        """Have the next poll raise this."""
+        self.fetching.tell(error)
+
+    def idle_s(self) -> float:
+        """How long the application has not polled."""
+        return 0.0 if self._polls else self.core.scheduler.now_s - self._polled_s
+
+    def revoked(self, places: Sequence[TopicPartition]) -> Any:
+        """Tell the listener. What its method returns may be awaitable, in asyncio."""
+        return None if self._listener is None else self._listener.on_partitions_revoked(list(places))
+
+    def lost(self, places: Sequence[TopicPartition]) -> Any:
+        """Tell the listener. What its method returns may be awaitable, in asyncio."""
+        return None if self._listener is None else self._listener.on_partitions_lost(list(places))
+
+    def gained(self, places: Sequence[TopicPartition]) -> Any:
+        """Tell the listener, of nothing too: the first rebalance may bring nothing."""
+        return None if self._listener is None else self._listener.on_partitions_assigned(list(places))
+
+    # ── polling ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def poll_begins(self) -> None:
+        """The application polls: all that it was given before it has processed."""
+        self._polls = True
+        if not self._commits_by_itself:
+            return
+        now_s = self.core.scheduler.now_s
+        if now_s >= self._next_commit_s:
+            self._next_commit_s = now_s + self.options.auto_commit_interval_ms / 1000
+            offsets = self.positions(self.fetching.readings)
+            if offsets:
+                limit_s = self.options.default_api_timeout_ms / 1000
+                self.core.background(self._auto_commit(offsets, limit_s, "auto commit", self.owner()))
+
+    def _taking(self) -> None:
+        if self._membership is not None:
+            self._losses = self._membership.losses
+
+    def owner(self) -> Callable[[], GroupMetadata]:
+        """What says as which member to commit the records that the application processes now."""
+        assert self.coordinator is not None
+        if self._membership is None:
+            return self.coordinator.identity
+        return partial(self._membership.committing_since, self._losses)
+
+    def poll_ends(self) -> None:
+        """The application goes on with what it got."""
+        self._polls = False
+        self._polled_s = self.core.scheduler.now_s
+
+    @property
+    def _commits_by_itself(self) -> bool:
+        return self.options.enable_auto_commit and self.coordinator is not None
+
+    async def _auto_commit(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        timeout_s: float,
+        what: str,
+        who: Callable[[], GroupMetadata] | None = None,
+    ) -> None:
+        """Commit; a failure is only logged, as `what`."""
+        try:
+            await self.commit(offsets, timeout_s, who)
+        except ClientError as error:
+            logger.warning("%s: %s", what, error)
+
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata] | None,
+        timeout_s: float,
+        who: Callable[[], GroupMetadata] | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit these, or the positions of all assigned partitions. `who` is `owner()` of an earlier moment."""
+        if self.coordinator is None:
+            raise OptionError("commit needs a group.id")
+        what = self.positions(self.fetching.readings) if offsets is None else offsets
+        await self.coordinator.commit(what, timeout_s, who or self.owner())
+        return what
+
+    async def _committed(
+        self, places: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self.committed(places, self.options.default_api_timeout_ms / 1000)
+
+    async def committed(
+        self, places: list[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed."""
+        if self.coordinator is None:
+            raise OptionError("committed offsets need a group.id")
+        return await self.coordinator.committed(places, timeout_s)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group, for `send_offsets_to_transaction`."""
+        if self.coordinator is None:
+            raise OptionError("there is no group.id")
+        if self._membership is None:
+            return self.coordinator.identity()
+        return self._membership.identity_since(self._losses)
+
+    async def close(self) -> None:
+        """Commit and leave the group."""
+        if self._membership is not None:
+            await self.unsubscribe()
+        elif self._commits_by_itself:
+            offsets = self.positions(self.fetching.readings)
+            await self._auto_commit(offsets, 5.0, "auto commit while closing")

@@ -1,0 +1,246 @@
+"""Runs the core of an asyncio client on the running event loop. No thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from appliance_client.connection import Connection
+from appliance_client.core import Core
+from appliance_client.errors import ClosedError, ForkedError, TimedOutError
+from appliance_client.options import ConnectionOptions
+from appliance_client.scheduling import Outcome, Scheduler
+from appliance_client.transport import READABLE, WRITABLE, do_what_is_wanted, transport_for
+
+T = TypeVar("T")
+
+
+class _TcpLink(asyncio.BufferedProtocol):
+    """A connection's socket, as asyncio has it."""
+
+    def __init__(self, io: LoopIo, connection: Connection) -> None:
+        self._io = io
+        self._connection = connection
+        self._transport: asyncio.Transport | None = None
+        self._may_write = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if self._connection.link is not self:
+            transport.abort()  # the core gave this attempt up
+            return
+        self._transport = transport
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._connection.opened()
+        self._io.kick()
+
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        return self._connection.room()
+
+    def buffer_updated(self, length_bytes: int) -> None:
+        self._connection.filled(length_bytes)
+        self._io.kick()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._connection.link is self:
+            self._connection.link = None
+            self._connection.lost(str(error) if error else "closed by the broker")
+            self._io.kick()
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is to go out, unless the transport holds too much already."""
+        outgoing = self._connection.outgoing
+        if self._transport is None or not self._may_write or not outgoing:
+            return
+        pieces = list(outgoing)
+        outgoing.clear()
+        self._transport.writelines(pieces)
+
+    def close(self) -> None:
+        """Close the socket; what it still says is for nobody."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _TcpTransport:
+    """Opens TCP connections with asyncio's own transports."""
+
+    def __init__(self, io: LoopIo) -> None:
+        self._io = io
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def open(self, connection: Connection) -> None:
+        """Connect in a task of its own."""
+        link = _TcpLink(self._io, connection)
+        connection.link = link
+        task = self._io.loop.create_task(self._open(connection, link))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: Connection, link: _TcpLink) -> None:
+        host, port = connection.address
+        try:
+            await asyncio.wait_for(
+                self._io.loop.create_connection(lambda: link, host, port), connection.setup_timeout_s
+            )
+        except (OSError, TimeoutError) as error:
+            if connection.link is link:
+                connection.link = None
+                connection.lost(f"cannot connect: {error or 'no answer in time'}")
+                self._io.kick()
+
+    def may_sleep(self) -> bool:
+        """The loop tells of everything."""
+        return True
+
+    def woken(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Give up what is not connected yet."""
+        for task in list(self._opening):
+            task.cancel()
+
+
+class LoopIo:
+    """Runs a core on the running loop."""
+
+    def __init__(self, core: Core) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._core = core
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._watched: dict[int, tuple[Callable[[int], None], int]] = {}
+        self._transport = transport_for(core.network.options, self, _tcp)
+        self.before_sleep: Callable[[float], bool] = lambda _wake_s: True
+
+    def check(self) -> None:
+        """Raise where nothing can be asked any more."""
+        if self.closed:
+            raise ClosedError("the client is closed")
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            raise ForkedError("this client belongs to another event loop")
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._core.scheduler
+
+    def watch(self, descriptor: int, call: Callable[[int], None], events: int = READABLE) -> None:
+        """Call with what is ready of a descriptor; see `transport.Io`."""
+        self._watched[descriptor] = (call, events)
+        if events & READABLE:
+            self.loop.add_reader(descriptor, self._ready, descriptor, READABLE)
+        else:
+            self.loop.remove_reader(descriptor)
+        if events & WRITABLE:
+            self.loop.add_writer(descriptor, self._ready, descriptor, WRITABLE)
+        else:
+            self.loop.remove_writer(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a descriptor."""
+        if self._watched.pop(descriptor, None) is not None and not self.loop.is_closed():
+            self.loop.remove_reader(descriptor)
+            self.loop.remove_writer(descriptor)
+
+    def _ready(self, descriptor: int, event: int) -> None:
+        found = self._watched.get(descriptor)
+        if found is None or not found[1] & event:
+            return
+        self._core.scheduler.advance(time.monotonic())
+        found[0](event)
+        self.kick()
+
+    def kick(self) -> None:
+        """Run the core with the loop's next turn."""
+        if self._soon is None and not self.loop.is_closed():
+            self._core.touch()
+            self._soon = self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._soon = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        core = self._core
+        core.scheduler.advance(time.monotonic())
+        self._transport.woken()
+        core.run(time.monotonic())
+        do_what_is_wanted(self._core.network, self._transport)
+        if self.closed:
+            return
+        next_s = core.next_s()
+        wake_s = time.monotonic() + 60.0 if next_s is None else next_s
+        if not self._transport.may_sleep() or not self.before_sleep(wake_s):
+            self.kick()
+            return
+        self._later = self.loop.call_later(max(0.0, wake_s - time.monotonic()), self.kick)
+
+    async def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None, what: str) -> T:
+        """Run a coroutine of the core and wait for it.
+
+        Raises:
+            TimedOutError: it was not done after `timeout_s`; it is cancelled.
+        """
+        try:
+            self.check()
+        except Exception:
+            coroutine.close()
+            raise
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        task = self._core.scheduler.spawn(coroutine)
+
+        def wake(_done: Outcome[T]) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        task.when_done(wake)
+        self.kick()
+        try:
+            await asyncio.wait_for(waiter, timeout_s)
+        except TimeoutError:
+            task.cancel()
+            self.kick()
+            raise TimedOutError(f"{what}: not done within {timeout_s} s") from None
+        except asyncio.CancelledError:
+            task.cancel()
+            self.kick()
+            raise
+        return task.result()
+
+    async def close(self) -> None:
+        """Close every socket."""
+        if self.closed:
+            return
+        self.closed = True
+        self._core.network.close()
+        self._core.run(time.monotonic())
+        do_what_is_wanted(self._core.network, self._transport)
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._transport.close()
+        for descriptor in list(self._watched):
+            self.unwatch(descriptor)
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+
+def _tcp(io: Any, _options: ConnectionOptions) -> _TcpTransport:
+    return _TcpTransport(io)

@@ -1,0 +1,186 @@
+"""TCP for the sync face: sockets that never block, gathered writes, reads into the connection's own room."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from appliance_client.connection import Connection
+from appliance_client.options import ConnectionOptions
+from appliance_client.transport import READABLE, WRITABLE, Io
+
+_GATHERED_MAX: Final = 64
+_READS_MAX: Final = 16
+_UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY, errno.EINTR)
+
+
+class TcpTransport:
+    """Opens TCP connections."""
+
+    def __init__(self, io: Io, _options: ConnectionOptions) -> None:
+        self._io = io
+
+    def open(self, connection: Connection) -> None:
+        """Connect to the first address of the name that answers."""
+        host, port = connection.address
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            connection.lost(f"cannot resolve {host}: {error}")
+            return
+        link = TcpLink(self._io, connection, iter(addresses))
+        connection.link = link
+        link.try_next("no address")
+
+    def may_sleep(self) -> bool:
+        """Epoll tells of everything."""
+        return True
+
+    def woken(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing is common."""
+
+
+class TcpLink:
+    """One connection's socket."""
+
+    def __init__(self, io: Io, connection: Connection, addresses: Iterator[Any]) -> None:
+        self._io = io
+        self._connection = connection
+        self._addresses = addresses
+        self._socket: socket.socket | None = None
+        self._connected = False
+        self._wants_write = True
+        io.scheduler.call_at(io.scheduler.now_s + connection.setup_timeout_s, self._late)
+
+    def try_next(self, why: str) -> None:
+        """Connect to the next address of a name; with none left the connection is lost."""
+        for family, kind, protocol, _, address in self._addresses:
+            made = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            code = made.connect_ex(address)
+            if code and code not in _UNDER_WAY:
+                why = os.strerror(code)
+                made.close()
+                continue
+            self._socket = made
+            self._io.watch(made.fileno(), self._serve, READABLE | WRITABLE)
+            return
+        self._lose(f"cannot connect: {why}")
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        used = self._socket
+        if used is None or not self._connected or self._wants_write:
+            return
+        self._write(used)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._forget_socket()
+
+    def _late(self) -> None:
+        if self._connection.link is self and not self._connected:
+            self._lose("no connection within socket.connection.setup.timeout.ms")
+
+    def _lose(self, reason: str) -> None:
+        self._forget_socket()
+        if self._connection.link is self:
+            self._connection.link = None
+            self._connection.lost(reason)
+
+    def _serve(self, events: int) -> None:
+        used = self._socket
+        if used is None:
+            return
+        if not self._connected:
+            self._connect(used, events)
+            return
+        if events & READABLE:
+            self._read(used)
+        if events & WRITABLE and self._socket is not None:
+            self._write(used)
+
+    def _connect(self, used: socket.socket, events: int) -> None:
+        code = used.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._forget_socket()
+            self.try_next(os.strerror(code))
+            return
+        if not events & WRITABLE:
+            return
+        try:
+            itself = used.getsockname() == used.getpeername()
+        except OSError as error:
+            self._forget_socket()
+            self.try_next(str(error.strerror or error))
+            return
+        if itself:
+            # A port that nobody listens on may be connected to itself.
+            self._forget_socket()
+            self.try_next("connected to itself")
+            return
+        self._connected = True
+        self._connection.opened()
+        self._write(used)
+
+    def _read(self, used: socket.socket) -> None:
+        connection = self._connection
+        for _ in range(_READS_MAX):
+            room = connection.room()
+            try:
+                received = used.recv_into(room)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lose(str(error.strerror or error))
+                return
+            if not received:
+                self._lose("closed by the broker")
+                return
+            connection.filled(received)
+            if connection.link is not self or connection.state == Connection.IDLE:
+                return
+            if received < len(room):
+                return
+
+    def _write(self, used: socket.socket) -> None:
+        outgoing = self._connection.outgoing
+        while outgoing:
+            pieces = list(islice(outgoing, _GATHERED_MAX))
+            try:
+                sent = used.sendmsg(pieces)
+            except BlockingIOError:
+                self._want_write(used, wanted=True)
+                return
+            except OSError as error:
+                self._lose(str(error.strerror or error))
+                return
+            for piece in pieces:
+                if sent < len(piece):
+                    if sent:
+                        outgoing[0] = memoryview(piece)[sent:]
+                    break
+                sent -= len(piece)
+                outgoing.popleft()
+        self._want_write(used, wanted=False)
+
+    def _want_write(self, used: socket.socket, *, wanted: bool) -> None:
+        if self._wants_write != wanted:
+            self._wants_write = wanted
+            self._io.watch(used.fileno(), self._serve, READABLE | WRITABLE if wanted else READABLE)
+
+    def _forget_socket(self) -> None:
+        if self._socket is not None:
+            self._io.unwatch(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+            self._connected = False
+            self._wants_write = True

@@ -1,0 +1,57 @@
+"""The values that callers hand in and get back. Names and fields are those of Kafka's own clients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from appliance_client.kernel import ConsumerRecord
+
+__all__ = [
+    "ConsumerRecord",
+    "GroupMetadata",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record lies. `offset` is -1 with acks=0; `timestamp` in milliseconds since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The offset of the next record to read, a note of the application's, and the epoch of the last record read."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by its time, in milliseconds since 1970."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group; what `send_offsets_to_transaction` fences a member by (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

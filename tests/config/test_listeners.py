@@ -1,0 +1,100 @@
+"""Which listeners the options describe, and which they may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.config import Settings, describe_broker, load_settings
+from appliance.config.sections.listeners import Listener
+from appliance.errors import ConfigurationError
+
+
+def loaded(**given: str) -> Settings:
+    return load_settings(overrides={name.replace("_", "."): text for name, text in given.items()})
+
+
+def test_without_listeners_there_is_one_in_plain_text_on_host_and_port() -> None:
+    settings = loaded(host="::1", port="2000", advertised_host="logs.example")
+    assert settings.listeners == (Listener("PLAINTEXT", "PLAINTEXT", "::1", 2000, "logs.example"),)
+    assert settings.main_listener.advertised_text() == "PLAINTEXT://logs.example:2000"
+
+
+def test_names_get_protocols_by_the_map_or_by_being_a_protocols_name() -> None:
+    settings = loaded(
+        listeners="internal://127.0.0.1:9092, EXTERNAL://[2001:db8::1]:9192,SSL://broker-1.example:9292,PLAINTEXT://:9392",
+        listener_security_protocol_map="INTERNAL:PLAINTEXT,external:ssl",
+        advertised_listeners="EXTERNAL://[2001:db8::2]:19192",
+        ssl_keystore_location="/server.pem",
+    )
+    assert settings.listeners == (
+        Listener("INTERNAL", "PLAINTEXT", "127.0.0.1", 9092),
+        Listener("EXTERNAL", "SSL", "2001:db8::1", 9192, "2001:db8::2", 19192),
+        Listener("SSL", "SSL", "broker-1.example", 9292),
+        Listener("PLAINTEXT", "PLAINTEXT", "0.0.0.0", 9392),
+    )
+    assert (settings.host, settings.port) == ("127.0.0.1", 9092)
+
+
+def test_the_main_listener_is_the_first_in_plain_text() -> None:
+    settings = loaded(
+        listeners="SSL://127.0.0.1:9093,PLAINTEXT://[::1]:9092", ssl_keystore_location="/server.pem"
+    )
+    assert (settings.main_listener.name, settings.host, settings.port) == ("PLAINTEXT", "::1", 9092)
+
+
+def test_a_slot_shows_its_own_ports_of_every_listener() -> None:
+    settings = loaded(
+        slots="3",
+        listeners="INTERNAL://127.0.0.1:9092,EXTERNAL://[::1]:9192",
+        listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+        advertised_listeners="EXTERNAL://logs.example:19192",
+    )
+    told = {each.name: each.value for each in describe_broker(settings, 2)}
+    assert told["listeners"] == "INTERNAL://127.0.0.1:9094,EXTERNAL://[::1]:9194"
+    assert told["advertised.listeners"] == "INTERNAL://127.0.0.1:9094,EXTERNAL://logs.example:19194"
+    assert told["listener.security.protocol.map"] == "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"listeners": "INTERNAL://127.0.0.1:9092"}, "no security protocol for listener INTERNAL"),
+        ({"listeners": "127.0.0.1:9092"}, "must be NAME://host:port"),
+        ({"listeners": "PLAINTEXT://::1:9092"}, "must be NAME://host:port"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:70000"}, "must be NAME://host:port"),
+        ({"listeners": "PLAINTEXT://a:9092,PLAINTEXT://b:9192"}, "two listeners with the name PLAINTEXT"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL_SSL is not yet served"),
+        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}, "SASL_PLAINTEXT is not yet served"),
+        (
+            {"listeners": "X://a:1", "listener_security_protocol_map": "X:SASL_SSL"},
+            "SASL_SSL is not yet served",
+        ),
+        (
+            {"listeners": "X://a:1", "listener_security_protocol_map": "X:TLS"},
+            "must be one of PLAINTEXT, SSL",
+        ),
+        ({"listeners": "X://a:1", "listener_security_protocol_map": "X"}, "must be NAME:PROTOCOL"),
+        (
+            {"listeners": "SSL://a:1", "listener_security_protocol_map": "X:SSL"},
+            "map: X is not in listeners",
+        ),
+        (
+            {"listeners": "PLAINTEXT://a:1", "advertised_listeners": "X://b:1"},
+            "X is not in listeners",
+        ),
+        (
+            {"listeners": "PLAINTEXT://a:1", "advertised_listeners": "PLAINTEXT://0.0.0.0:1"},
+            "clients cannot connect to every address",
+        ),
+        ({"listeners": "PLAINTEXT://a:9092", "port": "9092"}, "port: listeners say it"),
+        ({"listeners": "PLAINTEXT://a:9092", "advertised_host": "b"}, "advertised.host: listeners say it"),
+        ({"advertised_listeners": "PLAINTEXT://a:9092"}, "advertised.listeners: "),
+        ({"listeners": "PLAINTEXT://a:9092,SSL://a:9094", "slots": "3"}, "they must not overlap"),
+        ({"listeners": "PLAINTEXT://a:65535", "slots": "2"}, "would exceed 65535"),
+        ({"listeners": "SSL://a:9092"}, "SSL has the protocol SSL: set ssl.keystore.location"),
+        ({"listeners": "SHARED_MEMORY://a:9092"}, "SHARED_MEMORY is reserved"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        loaded(**given)

@@ -1,0 +1,258 @@
+"""Columns without a broker: what a batch is cut by, what a corrupt one does, and the kernels without numba."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from appliance.protocol.columns.encode import (
+    BatchEncoder,
+    Layout,
+    UnfitColumns,
+    by_partition,
+    key_partitions,
+    pieces,
+)
+from appliance.protocol.records import batch as b
+from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
+from appliance_client import arrow
+from appliance_client.arrow_reading import ColumnsReader
+from appliance_client.core import Core
+from appliance_client.errors import CorruptRecordsError, OptionError
+from appliance_client.fetching import Chunk, Fetching, Reading
+from appliance_client.kernel import partition_of_key
+from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.values import TopicPartition
+
+PLACE = TopicPartition("t", 3)
+
+
+def encoded(table: pa.Table, batch_bytes: int, piece_bytes: int = 1 << 20) -> list[bytes]:
+    """The batches of a table's rows, framed, in order."""
+    names = table.schema.names
+    key, value, timestamp, headers = (
+        name if name in names else None for name in ("key", "value", "timestamp", "headers")
+    )
+    layout = Layout.of(table.schema, key, value, timestamp, headers, None)
+    encoder = BatchEncoder(batch_bytes)
+    found = []
+    for piece in pieces(table, layout, now_ms=7, piece_bytes=piece_bytes):
+        largest = int(piece.sizes().max())
+        for batch in encoder.batches(piece, np.arange(piece.rows), largest):
+            found.append(
+                frame_batch(
+                    bytes(batch.room[b.HEADER_BYTES :]),
+                    count=batch.count,
+                    base_timestamp_ms=batch.first_ms,
+                    max_timestamp_ms=batch.max_ms,
+                )
+            )
+    return found
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 100, 1000, 16_384, 1 << 20])
+def test_no_batch_is_longer_than_asked_for_and_none_could_take_the_next_record(batch_bytes: int) -> None:
+    chance = random.Random(batch_bytes)
+    values = [chance.randbytes(chance.randint(0, 400)) for _ in range(4000)]
+    batches = encoded(pa.table({"value": values}), batch_bytes)
+    records = [decode_records(each) for each in batches]
+    assert [record.value for each in records for record in each] == values
+    for batch, held, following in zip(batches, records, [*records[1:], None], strict=True):
+        assert len(batch) <= batch_bytes or len(held) == 1
+        if following is not None and batch_bytes < 1 << 20:
+            assert len(batch) + len(following[0].value or b"") + 12 > batch_bytes
+
+
+def test_a_record_is_the_same_bytes_as_one_that_was_encoded_alone() -> None:
+    chance = random.Random(5)
+    keys = [
+        None if chance.random() < 0.3 else chance.randbytes(chance.choice([0, 1, 63, 64, 70]))
+        for _ in range(500)
+    ]
+    values = [
+        None if chance.random() < 0.3 else chance.randbytes(chance.choice([0, 9, 8191, 8192]))
+        for _ in range(500)
+    ]
+    times_ms = [chance.randint(0, 1 << 44) for _ in range(500)]
+    headers = [
+        [("n" * chance.randint(0, 70), chance.choice([None, b"", b"x" * 64]))] * chance.choice([0, 1, 3])
+        for _ in range(500)
+    ]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "timestamp": times_ms,
+            "headers": pa.array([[{"key": k, "value": v} for k, v in each] for each in headers], kind),
+        }
+    )
+    (found,) = encoded(table, 1 << 24, 1 << 24)
+    wanted = encode_batch(
+        Record(value, key, tuple(listed), time_ms)
+        for time_ms, key, value, listed in zip(times_ms, keys, values, headers, strict=True)
+    )
+    assert found[b.RECORDS :] == wanted[b.RECORDS :]
+
+
+def test_keys_have_the_partition_of_the_default_partitioner_also_in_a_slice() -> None:
+    chance = random.Random(1)
+    keys = [chance.randbytes(length) for length in range(40) for _ in range(20)]
+    table = pa.table({"key": [b"x", None, *keys]}).slice(1)
+    layout = Layout.of(table.schema, "key", None, None, None, None)
+    (piece,) = pieces(table, layout, now_ms=0, piece_bytes=1 << 20)
+    for partitions in (1, 7, 1000):
+        chosen = key_partitions(piece.keys, partitions)
+        assert chosen.tolist() == [-1, *(partition_of_key(key, partitions) for key in keys)]
+        rows = by_partition(chosen[1:], partitions)
+        assert sorted(index for _, order in rows for index in order.tolist()) == list(range(len(keys)))
+        for partition, order in rows:
+            assert order.tolist() == sorted(order.tolist())
+            assert set(chosen[1:][order].tolist()) == {partition}
+
+
+def test_without_numba_the_same_bytes_are_made() -> None:
+    program = (
+        "import sys, hashlib; sys.path.insert(0, '.');"
+        "from tests.native.test_arrow_units import *;"
+        "t = pa.table({'key': [str(n) * (n % 9) for n in range(900)], 'value': ['v' * (n % 300) for n in range(900)]});"
+        "layout = Layout.of(t.schema, 'key', None, None, None, None);"
+        "(piece,) = pieces(t, layout, now_ms=0, piece_bytes=1 << 20);"
+        "print([hashlib.sha1(b''.join(encoded(t, 3000))).hexdigest(), key_partitions(piece.keys, 9).tolist(),"
+        " [(p, o.tolist()) for p, o in by_partition(key_partitions(piece.keys, 9), 9)]])"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"APPLIANCE_SPARK_COMPILED": switch, "PATH": "/usr/bin:/bin"},
+        ).stdout
+        for switch in ("0", "1")
+    }
+    assert len(made) == 1
+
+
+def reader_of(data: bytes, position: int = 0, **options: object) -> tuple[ColumnsReader, Reading]:
+    """A reader whose only partition has fetched these bytes."""
+    chosen = options_of(ConsumerOptions, None, {"bootstrap_servers": "localhost:1", **options})
+    fetching = Fetching(chosen, Core(chosen, now_s=0.0, auto_create=False), None)
+    fetching.assign([PLACE])
+    reading = fetching.readings[PLACE]
+    reading.seek(position)
+    reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+    return ColumnsReader(fetching, nullcontext(), check_crcs=chosen.check_crcs), reading
+
+
+def batch_of(first: int, *values: bytes, step: int = 1) -> bytes:
+    records = [
+        encode_record(Record(each), offset_delta=n * step, timestamp_delta_ms=0)
+        for n, each in enumerate(values)
+    ]
+    return frame_batch(
+        b"".join(records),
+        count=len(values),
+        base_offset=first,
+        last_offset_delta=(len(values) - 1) * step,
+        base_timestamp_ms=1000,
+        max_timestamp_ms=1000,
+    )
+
+
+@pytest.mark.parametrize("broken", [b.RECORDS + 3, b.CRC, b.MAX_TIMESTAMP])
+def test_a_corrupt_batch_is_an_error_and_nothing_has_moved(broken: int) -> None:
+    bad = bytearray(batch_of(2, b"c", b"d"))
+    bad[broken] ^= 0x40
+    reader, reading = reader_of(batch_of(0, b"a", b"b") + bytes(bad) + batch_of(4, b"e"))
+    for _ in range(2):
+        with pytest.raises(CorruptRecordsError, match="t-3@2: checksum fails"):
+            reader.table(reader.begin(None), None, None)
+        assert reading.position == 0
+        assert len(reading.chunks) == 1
+    reading.seek(4)
+    reading.chunks.append(Chunk(memoryview(batch_of(4, b"e")), len(batch_of(4, b"e")), ()))
+    assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"e"]
+    assert reading.position == 5
+
+
+def test_records_that_do_not_add_up_are_an_error_though_their_checksum_holds() -> None:
+    lying = frame_batch(b"\x7f\x00\x00", count=1, base_offset=0)
+    reader, reading = reader_of(lying)
+    with pytest.raises(CorruptRecordsError, match="t-3@0: "):
+        reader.table(reader.begin(None), None, None)
+    assert reading.position == 0
+
+
+def test_gaps_of_compaction_are_stepped_over_and_the_position_stands_behind_the_batch() -> None:
+    batch = bytearray(batch_of(10, b"a", b"b", b"c", step=3))
+    reader, reading = reader_of(bytes(batch), position=13)
+    table = reader.table(reader.begin(None), None, None)
+    assert table["offset"].to_pylist() == [13, 16]
+    assert reading.position == 17
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_some_records_of_a_batch_leave_the_others_for_the_next_call(most: int) -> None:
+    data = batch_of(0, b"0", b"1", b"2") + batch_of(3, b"3", b"4") + batch_of(5, b"5")
+    reader, reading = reader_of(data)
+    found: list[int] = []
+    while taken := reader.begin(most):
+        table = reader.table(taken, most, ("value",))
+        assert table.num_rows <= most
+        found += map(int, table["value"].to_pylist())
+        assert reading.position == len(found)
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_seek_during_decoding_wins() -> None:
+    reader, reading = reader_of(batch_of(0, b"a", b"b"))
+    taken = reader.begin(None)
+    reading.seek(77)
+    assert reader.table(taken, None, None).num_rows == 0
+    assert reading.position == 77
+
+
+def test_a_header_name_that_is_no_text_becomes_text() -> None:
+    record = encode_record(
+        Record(b"v", b"k", (("!!", b"1"), ("ok", None))), offset_delta=0, timestamp_delta_ms=0
+    )
+    reader, _ = reader_of(frame_batch(record.replace(b"!!", b"\xff\xfe"), count=1))
+    table = reader.table(reader.begin(None), None, None)
+    table.validate(full=True)
+    (row,) = table.to_pylist()
+    assert row["headers"] == [{"key": "��", "value": b"1"}, {"key": "ok", "value": None}]
+    assert row["timestamp"] is None
+
+
+@pytest.mark.parametrize("seconds", [1 << 62, -(1 << 62), 1 << 54])
+def test_a_time_that_is_no_64_bit_number_of_milliseconds_is_refused(seconds: int) -> None:
+    table = pa.table({"value": ["x"], "timestamp": pa.array([seconds], pa.timestamp("s"))})
+    with pytest.raises(UnfitColumns, match="timestamp: column 'timestamp' has a time"):
+        encoded(table, 1000)
+
+
+@pytest.mark.parametrize("ms_before_1970", [1, 2, 600_000_000_000])
+def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> None:
+    asked: dict[TopicPartition, int] = {}
+
+    class Asked:
+        def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, None]:
+            asked.update(times)
+            return dict.fromkeys(times)
+
+    at = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=ms_before_1970)
+    arrow._resolved(Asked(), "start", at, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+    assert asked == {PLACE: 0}  # Kafka gives negative times a meaning of their own: -1 is the end
+
+
+def test_a_negative_number_of_records_is_refused() -> None:
+    with pytest.raises(OptionError, match="max_records"):
+        arrow.read_arrow("t", max_records=-1, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200)

@@ -1,0 +1,206 @@
+"""Handshakes on real sockets, turned by the test: principals, bounds and deadlines."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from socket import SocketType
+
+import pytest
+
+from appliance.channels.connection_channel import Assignment
+from appliance.clock import SystemClock
+from appliance.config.sections.tls import TlsSettings
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
+from appliance.netproc.tls_handshakes import Handshakes
+from appliance.netproc.tls_stream import TlsStream
+from appliance.tls.certificates import Certificates
+from tests.support.pki import Authority, Issued
+from tests.support.wire import PATIENCE_S
+
+
+class Stage:
+    """The handshakes of a network process, without the process."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        clock = SystemClock()
+        row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
+        self.cycle = DutyCycle(
+            Doorbell(Doorbell.create_eventfd(), row.sleeping_cell), row, monotonic_ns=time.monotonic_ns
+        )
+        self.lines: list[str] = []
+        self.done: list[tuple[Assignment, TlsStream, str]] = []
+        self.failed: list[tuple[int, str | None]] = []
+        self.handshakes = Handshakes(
+            settings,
+            Certificates(settings, clock, self.lines.append),
+            cycle=self.cycle,
+            clock=clock,
+            done=lambda *one: self.done.append(one),
+            failed=lambda assignment, why: self.failed.append((assignment.connection_id, why)),
+        )
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.begun = 0
+
+    def arrive(self, host: str = "127.0.0.1") -> socket.socket:
+        """A client's socket, whose other end is with the handshakes."""
+        client = socket.create_connection(self.listener.getsockname(), PATIENCE_S)
+        accepted, address = self.listener.accept()
+        ours = SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, accepted.detach())
+        ours.setblocking(False)
+        self.begun += 1
+        self.handshakes.begin(Assignment(self.begun, 0, "SSL", host, address[1]), ours)
+        return client
+
+    def turn_until(self, is_done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_done():
+            assert time.monotonic() < deadline, (self.failed, self.lines)
+            for descriptor, _ in self.cycle.wait(20):
+                self.handshakes.on_ready(descriptor)
+            self.handshakes.turn()
+
+    def shake_hands(self, context: ssl.SSLContext) -> str:
+        """Let a client with a context in; return its principal."""
+        client, before = self.arrive(), len(self.done)
+        thread = threading.Thread(target=_shake, args=(client, context))
+        thread.start()
+        self.turn_until(lambda: len(self.done) > before)
+        thread.join(PATIENCE_S)
+        client.close()
+        _, stream, principal = self.done[-1]
+        stream.close()
+        return principal
+
+
+def _shake(client: socket.socket, context: ssl.SSLContext) -> None:
+    context.wrap_socket(client, server_hostname="localhost").recv(1)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("handshakes"))
+
+
+@pytest.fixture(scope="module")
+def settings(authority: Authority) -> TlsSettings:
+    server = authority.server()
+    return TlsSettings(
+        certificate_file=str(server.certificate),
+        key_file=str(server.key),
+        truststore_location=str(authority.certificate),
+        client_auth="requested",
+    )
+
+
+@pytest.fixture(scope="module")
+def ann(authority: Authority) -> Issued:
+    return authority.issue("ann", "/O=example/OU=logs/CN=ann")
+
+
+@pytest.fixture
+def stages() -> Iterator[list[Stage]]:
+    stages: list[Stage] = []
+    yield stages
+    for stage in stages:
+        stage.handshakes.close()
+        stage.listener.close()
+
+
+def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if client is not None:
+        context.load_cert_chain(client.certificate, client.key)
+    return context
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        ("DEFAULT", "User:CN=ann,OU=logs,O=example"),
+        (r"RULE:^CN=([a-z]+),.*$/$1/", "User:ann"),
+        (r"RULE:^CN=bob.*$/b/,RULE:^CN=([a-z]+),OU=(.*),O=.*$/$2-$1/U", "User:LOGS-ANN"),
+    ],
+)
+def test_the_principal_is_what_the_rules_make_of_the_certificate(
+    settings: TlsSettings, authority: Authority, ann: Issued, stages: list[Stage], mapping: tuple[str, str]
+) -> None:
+    rules, principal = mapping
+    stage = Stage(replace(settings, principal_mapping_rules=rules))
+    stages.append(stage)
+    assert stage.shake_hands(context_of(authority, ann)) == principal
+    assert stage.shake_hands(context_of(authority)) == "User:ANONYMOUS"
+    assert stage.failed == []
+
+
+def test_at_the_bound_of_an_address_its_oldest_makes_room_and_no_other(
+    settings: TlsSettings, authority: Authority, stages: list[Stage]
+) -> None:
+    stage = Stage(replace(settings, handshakes_max_per_ip=3))
+    stages.append(stage)
+    silent = [stage.arrive() for _ in range(3)]
+    other = stage.arrive("192.0.2.1")
+    silent.append(stage.arrive())
+    assert stage.failed == [(1, "ssl.handshakes.max.per.ip = 3 are not finished")]
+    assert stage.shake_hands(context_of(authority)) == "User:ANONYMOUS", "the next one is let in all the same"
+    assert [number for number, _ in stage.failed] == [1, 2]
+    for each in (*silent, other):
+        each.close()
+
+
+def test_at_the_bound_of_all_the_oldest_makes_room(settings: TlsSettings, stages: list[Stage]) -> None:
+    stage = Stage(replace(settings, handshakes_max=3))
+    stages.append(stage)
+    clients = [stage.arrive(f"192.0.2.{number}") for number in range(5)]
+    assert [number for number, _ in stage.failed] == [1, 2]
+    assert len(stage.handshakes) == 3
+    for each in clients:
+        each.close()
+
+
+def test_a_handshake_that_goes_on_byte_by_byte_ends_at_its_deadline(
+    settings: TlsSettings, stages: list[Stage]
+) -> None:
+    stage = Stage(replace(settings, handshake_timeout_ms=400))
+    stages.append(stage)
+    client = stage.arrive()
+    began = time.monotonic()
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(400)
+    sent = 0
+    while not stage.failed:
+        assert time.monotonic() < began + PATIENCE_S
+        if sent < len(hello):
+            client.sendall(hello[sent : sent + 1])
+            sent += 1
+        for descriptor, _ in stage.cycle.wait(10):
+            stage.handshakes.on_ready(descriptor)
+        stage.handshakes.turn()
+    assert time.monotonic() - began >= 0.4
+    assert stage.failed == [(1, "its TLS handshake took longer than 400 ms")]
+    assert len(stage.handshakes) == 0
+    client.close()
+
+
+def test_a_client_that_leaves_or_speaks_plain_text_is_closed(
+    settings: TlsSettings, stages: list[Stage]
+) -> None:
+    stage = Stage(settings)
+    stages.append(stage)
+    stage.arrive().close()
+    plain = stage.arrive()
+    plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    garbage = stage.arrive()
+    garbage.sendall(b"\x16\x03\x01\x00\x05hello" + bytes(100))
+    stage.turn_until(lambda: len(stage.failed) == 3)
+    reasons = dict(stage.failed)
+    assert reasons[1] is None, "nothing was sent: no line"
+    assert reasons[2] == "plain text on a port with TLS"
+    assert str(reasons[3]).startswith("its TLS handshake failed: ")
+    plain.close()
+    garbage.close()
