@@ -28,9 +28,10 @@ def test_the_example_of_the_page_reads_every_batch(
 def test_the_state_file_lies_as_the_page_says(tmp_path: Path) -> None:
     told = (
         r"two records of (\d+) bytes, at positions 0 and (\d+)\. Numbers are little-endian\. "
-        r"The file has (\d+)\s+or (\d+) bytes"
+        r"The file has (\d+)\s+bytes until a record is written at position (\d+), and (\d+) bytes afterwards\."
     )
-    ((record_bytes, second, small, large),) = re.findall(told, PAGE)
+    ((record_bytes, second, small, written_at, large),) = re.findall(told, PAGE)
+    assert written_at == second
     log, state_file = filled(tmp_path)
     state = log.directory / ".state"
     assert state.stat().st_size == int(small)
