@@ -217,8 +217,8 @@ def block(run: Run) -> str:
     return "\n".join(
         [
             "↑: more is better, ↓: less is better. The columns with ÷ show the appliance's figure divided by the "
-            "figure of Kafka or of the mock. Each ratio is the median over all rounds. In a row with ↓, a ratio below 1 means "
-            "that the appliance is better. "
+            "figure of Kafka or of the mock. Each ratio is the median over all rounds. In a row with ↓, a ratio "
+            "below 1 means that the appliance is better. "
             f"[The latest results](../benchmarks/results/{run.name}.md#goals) show all rows. They also give the reason "
             "for every missed goal, and our next step.",
             WITH_PURE if has_pure else WITHOUT_PURE,
@@ -245,8 +245,8 @@ def _spark() -> list[str]:
     return [
         f"The next list shows the goals of the Spark source ([all figures](../{kept.relative_to(ROOT)})). A figure such"
         " as 2x means that the appliance's source is twice as fast as the source after *beside*. The *ceiling* is a"
-        " source that always returns the same prepared batch. *Select-all* reads all records and all columns. The processor time for"
-        " a scan is the time that the broker's processes need.",
+        " source that always returns the same prepared batch. *Select-all* reads all records and all columns. The"
+        " processor time for a scan is the time that the broker's processes need.",
         "",
         *told,
     ]
