@@ -245,8 +245,9 @@ def _spark() -> list[str]:
     return [
         f"The next list shows the goals of the Spark source ([all figures](../{kept.relative_to(ROOT)})). A figure such"
         " as 2x means that the appliance's source is twice as fast as the source after *beside*. The *ceiling* is a"
-        " source that always returns the same prepared batch. *Select-all* reads all records and all columns. The"
-        " processor time for a scan is the time that the broker's processes need.",
+        " source that always returns the same prepared batch. *Select-all* reads all records and all columns."
+        " *A minute of a day* is a query for one minute out of the records of a day. *Produce to row* is the time from"
+        " the moment in which a producer sends a record to the moment in which Spark has the row.",
         "",
         *told,
     ]

@@ -65,9 +65,10 @@ class Settings:
     data_directory_group: str | None = option(
         None,
         "data.directory.group",
-        doc="Group of users who may read the log directories. It is for programs that read the files as"
-        " another user. With this option, log directories have mode 0750 and files have mode 0640. "
-        "Without it, only the appliance's own user can read them (modes 0700 and 0600).",
+        doc="Group of users who may read the log directories. The option is for programs that read the "
+        "files as another user. With this option, log directories have mode 0750 and files have "
+        "mode 0640. Without this option, only the appliance's own user can read them (modes 0700 "
+        "and 0600).",
     )
     host: str = option(
         "127.0.0.1",

@@ -217,7 +217,8 @@ _DECLARATIONS: Final = (
         "local.retention.bytes",
         LONG,
         -2,
-        "Size to keep on the local disk with remote storage. -2 means the value of retention.bytes.",
+        "Size to keep on the local disk if remote storage is used. -2 means the value of "
+        "retention.bytes. The appliance has no remote storage.",
         broker="log.local.retention.bytes",
         unit="bytes",
         minimum=-2,
@@ -226,7 +227,8 @@ _DECLARATIONS: Final = (
         "local.retention.ms",
         LONG,
         -2,
-        "Time to keep records on the local disk with remote storage. -2 means the value of retention.ms.",
+        "Time to keep records on the local disk if remote storage is used. -2 means the value of "
+        "retention.ms. The appliance has no remote storage.",
         broker="log.local.retention.ms",
         unit="ms",
         minimum=-2,
@@ -305,7 +307,7 @@ _DECLARATIONS: Final = (
         "min.insync.replicas",
         INT,
         1,
-        "Number of replicas that must be in sync before a produce with acks=all is accepted.",
+        "Number of replicas that must be in sync before the broker accepts a produce request with acks=all.",
         broker="min.insync.replicas",
         unit="replicas",
         minimum=1,
@@ -335,7 +337,7 @@ _DECLARATIONS: Final = (
         "remote.storage.enable",
         BOOLEAN,
         False,
-        "Remote storage. The appliance has none, so only `false` is accepted.",
+        "Whether remote storage is used. The appliance has no remote storage, so it accepts only `false`.",
     ),
     _topic(
         "retention.bytes",

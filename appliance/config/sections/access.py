@@ -30,7 +30,7 @@ class AccessSettings:
     allow_without_acls: bool = option(
         False,
         "allow.everyone.if.no.acl.found",
-        doc="Whether everybody may do everything to a resource for which no ACL exists.",
+        doc="Whether everybody may do everything with a resource that no ACL covers.",
     )
 
     def __post_init__(self) -> None:

@@ -77,8 +77,8 @@ class BrokerSettings:
         "fetch.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of a fetch response, even if the client asks for more. Only if a single batch"
-        " is larger can a response be larger.",
+        doc="Maximum size of a fetch response, even if the client asks for more. A response is larger "
+        "only if a single batch is larger.",
     )
     fetch_session_partitions_max: int = option(
         500_000,
@@ -112,9 +112,9 @@ class BrokerSettings:
         maximum=16,
         doc="Number of coordinator processes. They divide the consumer groups among themselves. "
         "Partition p of __consumer_offsets belongs to process p modulo this number. When a "
-        "coordinator process dies, only its groups wait until it is restarted. More than one "
-        "process helps if a single one is busy all the time. Each process has its own pool of "
-        "coordinator.pool.bytes. The processes divide the limits group.max.count, "
+        "coordinator process dies, only the groups of this process wait until it is restarted. More"
+        " than one process helps if a single one is busy all the time. Each process has its own "
+        "pool of coordinator.pool.bytes. The processes divide the limits group.max.count, "
         "group.members.max, group.members.max.bytes and group.pending.members.max equally. Suppose "
         "that a client sends requests for several groups on one connection, and does not wait for "
         "the answers. If these groups belong to different processes, the requests may take effect "
@@ -257,8 +257,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="s",
         minimum=1,
-        doc="Delay before the controller gives leadership back to preferred leaders. The controller "
-        "checks again after the same time while a slot is out of balance.",
+        doc="Delay before the controller gives leadership back to preferred leaders. While some "
+        "partitions have another leader, the controller checks again after the same time.",
     )
     leader_imbalance_per_broker_percentage: int = option(
         10,

@@ -120,7 +120,7 @@ class NetworkSettings:
         unit="lines",
         minimum=0,
         doc="Maximum number of log lines that one network process writes per minute about connections "
-        "with invalid data. For the other connections it writes one line with their number.",
+        "with invalid data. If there are more such connections, one more line says how many.",
     )
     socket_send_buffer_bytes: int = option(
         -1,

@@ -49,7 +49,7 @@ class TlsSettings:
         doc="Whether clients must show a certificate. With `none`, the appliance asks for no "
         "certificate. With `requested`, a client without a certificate may connect, and is "
         "User:ANONYMOUS. With `required`, the appliance refuses such a client. If a client shows a "
-        "certificate, an authority of ssl.truststore.location must have signed it.",
+        "certificate, an authority of ssl.truststore.location must have signed the certificate.",
     )
     enabled_protocols: tuple[str, ...] = option(
         (TLS_1_2, TLS_1_3),

@@ -62,15 +62,15 @@ class TransactionSettings:
         "transactional.id.expiration.ms",
         unit="ms",
         minimum=1,
-        doc="Time after the last use of a transactional id after which the coordinator forgets the id. "
-        "The coordinator does not forget an id with an open transaction.",
+        doc="Time for which the coordinator keeps a transactional id after its last use. The "
+        "coordinator keeps an id with an open transaction in any case.",
     )
     expired_check_interval_ms: int = option(
         3_600_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Interval at which the coordinator looks for transactional ids to forget.",
+        doc="Interval at which the coordinator looks for expired transactional ids.",
     )
     ids_max: int = option(
         1_000_000,

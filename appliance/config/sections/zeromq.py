@@ -29,8 +29,8 @@ class ZeroMqSettings:
         (),
         "listeners.zeromq",
         doc="Endpoints for ZeroMQ clients, separated by commas: ipc:///PATH or tcp://HOST:PORT. For "
-        "each endpoint, network process N also binds PATH.N or the port PORT + 1 + N. See "
-        "docs/zeromq.md.",
+        "each endpoint, network process N also binds the endpoint ipc:///PATH.N or the port PORT + "
+        "1 + N. See docs/zeromq.md.",
     )
     allowed_users: tuple[str, ...] = option(
         (),
@@ -92,7 +92,7 @@ class ZeroMqSettings:
         minimum=65536,
         maximum=1024 * _MIB,
         doc="Maximum number of bytes that the broker sends to a ZeroMQ client before the client "
-        "acknowledges them. If a client asks for a larger window, it gets this one.",
+        "acknowledges them. If a client asks for a larger window, the broker uses this maximum.",
     )
 
     def __post_init__(self) -> None:
