@@ -115,7 +115,7 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         (
             "in",
             "",
-            f"the network card. Spinning disks limit it to {host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s "
+            f"the network card. Spinning disks limit the rate to {host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s "
             f"= {disks:.1f} GB/s",
         ),
         (
