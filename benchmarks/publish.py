@@ -141,11 +141,13 @@ def _fell(run: Run, where: str) -> str:
     parts = []
     if alone:
         parts.append(
-            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. They are: "
+            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. Their titles are: "
             f"{_by_metric(alone)}."
         )
     if by_ratio:
-        parts.append(f"{_counted(by_ratio)} a ratio to another broker. They are: {_by_metric(by_ratio)}.")
+        parts.append(
+            f"{_counted(by_ratio)} a ratio to another broker. Their titles are: {_by_metric(by_ratio)}."
+        )
     return (
         "A row *falls* if its figure is worse than in an earlier run. "
         f"{outcome(found, kept, f'{where}.md')} {' '.join(parts)} The run does not show why the rows fell."
