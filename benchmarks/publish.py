@@ -125,8 +125,8 @@ def growing(run: Run) -> str:
     where = f"../benchmarks/results/{run.name}"
     rounds = "one round" if run.rounds == 1 else f"{run.rounds} rounds"
     rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
-    beside = f"; compared with {rivals}" if rivals else ""
-    told = f"Source: the [run of {run.date}]({where}.md), {rounds}, appliance {run.versions[OURS]}{beside}."
+    beside = f" The run also measured {rivals}." if rivals else ""
+    told = f"Source: the [run of {run.date}]({where}.md) with {rounds} of the appliance {run.versions[OURS]}.{beside}"
     return "\n\n".join(filter(None, (told, _fell(run, where), scaling_page.tables(run, where))))
 
 
@@ -141,8 +141,8 @@ def _fell(run: Run, where: str) -> str:
     parts = []
     if alone:
         parts.append(
-            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. Their titles are: "
-            f"{_by_metric(alone)}."
+            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. "
+            f"Their titles are: {_by_metric(alone)}."
         )
     if by_ratio:
         parts.append(
