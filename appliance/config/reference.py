@@ -36,9 +36,9 @@ and does not start. The error for an unknown name suggests the nearest known nam
 ```
 
 The appliance accepts Kafka's `num.network.threads` as `network.processes`, and Kafka's `num.io.threads` as
-`io.workers`. It refuses all other settings of Apache Kafka that are not on this page, because it does not use them.
-DescribeConfigs lists the refused settings as read-only, with Kafka's defaults. Kafka's own file `server.properties` is
-not a TOML file. If you pass this file, the appliance reports an error.
+`io.workers`. Apart from these two names, it accepts only the settings on this page. DescribeConfigs lists all other
+settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's own file `server.properties` is not a TOML file.
+If you pass this file, the appliance reports an error.
 
 Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables.
 There is one exception. In TOML, `max.connections` cannot have a value and also be the table of

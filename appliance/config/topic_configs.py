@@ -414,8 +414,8 @@ _DECLARATIONS: Final = (
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Whether a replica that is not in sync may become leader if no in-sync replica is "
-        "available. Acknowledged records can then be lost.",
+        "Whether a replica outside the ISR may become leader if there is no in-sync replica. "
+        "Acknowledged records can then be lost.",
         broker="unclean.leader.election.enable",
         effect=_NOW,
     ),

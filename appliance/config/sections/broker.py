@@ -234,8 +234,8 @@ class BrokerSettings:
         unit="ms",
         minimum=0,
         effect=Effect.AT_ONCE,
-        doc="Pause between two rounds in which the cleaner looks for logs to compact. While no log "
-        "changes, the cleaner does not look.",
+        doc="Pause between two rounds in which the cleaner looks for logs to compact. The cleaner looks"
+        " only if a log has changed.",
     )
     replica_lag_time_max_ms: int = option(
         30_000,

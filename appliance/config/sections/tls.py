@@ -62,8 +62,8 @@ class TlsSettings:
         "ssl.principal.mapping.rules",
         doc="Rules that make the name of a principal from the name in a client certificate, separated "
         "by commas. A rule is `RULE:pattern/replacement/[LU]`, or `DEFAULT`, which keeps the whole "
-        "name. The appliance applies the first rule that matches the whole name. It refuses a "
-        "certificate that no rule matches.",
+        "name. The appliance applies the first rule that matches the whole name. It accepts only "
+        "certificates that a rule matches.",
     )
     handshake_timeout_ms: int = option(
         10_000,

@@ -42,8 +42,7 @@ class ZeroMqSettings:
         None,
         "zeromq.curve.secret.key.file",
         doc="File with the CURVE key pair of the tcp endpoints, as zmq.auth.create_certificates writes "
-        "it (NAME.key_secret). Without this file the appliance refuses tcp endpoints, unless "
-        "zeromq.tcp.insecure is set.",
+        "it (NAME.key_secret). With tcp endpoints, set either this file or zeromq.tcp.insecure.",
     )
     curve_client_keys_dir: str | None = option(
         None,
