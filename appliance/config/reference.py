@@ -103,9 +103,9 @@ the setting in the configuration file. Some settings have several broker-wide na
 appliance uses the first in the list. The Kafka protocol accepts only plain numbers. `appliance topics create` and
 `appliance configs set` also accept units.
 
-Any Kafka tool can change these settings while the appliance runs. A tool can change a setting on a topic. With the
-first broker-wide name it can also change a setting on one broker or on all brokers. Such a change is kept after a
-restart and overrides the file.
+Any Kafka tool can change these settings while the appliance runs. On a topic, a tool changes the setting under its own
+name. On one broker, or on all brokers, a tool changes the setting under its first broker-wide name. Such a change
+survives a restart, and overrides the file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|
