@@ -120,7 +120,7 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         ),
         (
             "out",
-            " to clients on the same host, which get copies (decision 0025)",
+            ". This price is for clients on the same host, which get copies (decision 0025)",
             "the network card, if the records are in the page cache, and if `sendfile` for clients on other hosts "
             "costs no more than the copy (**not measured** over a network card)",
         ),
@@ -138,8 +138,8 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
                 )
             most, bound = min(limits)
             told.append(
-                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB{where} × {host.card_gb_s} GB/s "
-                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{asked} | {most:.1f} GB/s | {bound} |"
+                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s "
+                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{where}{asked} | {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
