@@ -139,7 +139,8 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
             most, bound = min(limits)
             told.append(
                 f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s "
-                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{where}{asked} | {most:.1f} GB/s | {bound} |"
+                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{where}{asked} "
+                f"| {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
