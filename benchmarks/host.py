@@ -100,10 +100,10 @@ def _requests(taken: _Taken, host: Host) -> str:
             millions = host.network_processes / network, host.all_workers / worker
             bound = "network processes" if millions[0] < millions[1] else "workers"
             return (
-                f"| one-record requests | each takes {network:.1f} µs of processor time in a network process and "
-                f"{worker:.1f} µs in a worker: "
-                f"{host.network_processes} / {network:.1f} µs, {host.all_workers} / {worker:.1f} µs "
-                f"| {min(millions):.1f} million/s | {bound} |"
+                f"| one-record requests | a request takes {network:.1f} µs of processor time in a network process and "
+                f"{worker:.1f} µs in a worker. {host.network_processes} network processes handle "
+                f"{host.network_processes} / {network:.1f} µs, and {host.all_workers} workers handle "
+                f"{host.all_workers} / {worker:.1f} µs | {min(millions):.1f} million/s | {bound} |"
             )
     return ""
 
@@ -115,14 +115,14 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         (
             "in",
             "",
-            f"the network card; with spinning disks ({host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s) "
-            f"{disks:.1f} GB/s",
+            f"the network card. Spinning disks limit the rate to {host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s "
+            f"= {disks:.1f} GB/s",
         ),
         (
             "out",
-            " to clients on the same host, which get copies (decision 0025)",
-            "the network card, if the records are in the page cache, and if `sendfile`, which clients on other hosts "
-            "get, costs no more: **not measured** over a network card",
+            ". This price is for clients on the same host, which get copies (decision 0025)",
+            "the network card, if the records are in the page cache, and if `sendfile` for clients on other hosts "
+            "costs no more than the copy (**not measured** over a network card)",
         ),
     ):
         price, of_workers = (taken[f"throughput_1k.{way}_{part}cpu_s_per_gb"] for part in ("", "worker_"))
@@ -132,11 +132,15 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
             asked = ""
             if of_workers:
                 limits.append((host.all_workers / of_workers, f"the workers' cores, then {more}"))
-                asked = f"; {of_workers:.2f} of it in a worker: {host.all_workers} / {of_workers:.2f}"
+                asked = (
+                    f". A worker needs {of_workers:.2f} CPU s/GB of this, so {host.all_workers} workers accept "
+                    f"{host.all_workers} / {of_workers:.2f} = {host.all_workers / of_workers:.1f} GB/s"
+                )
             most, bound = min(limits)
             told.append(
-                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB{where} × {host.card_gb_s} GB/s "
-                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{asked} | {most:.1f} GB/s | {bound} |"
+                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s "
+                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{where}{asked} "
+                f"| {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
@@ -147,11 +151,11 @@ def _partition(taken: _Taken) -> str:
         return ""
     where = "pinned" if taken["pinned/throughput_1k.in_mb_s"] else "as shipped"
     of_worker = taken["throughput_1k.in_worker_cpu_s_per_gb"]
-    alone = f", or 1 / {of_worker:.2f} CPU s/GB if the worker has a core of its own" if of_worker else ""
+    alone = f". A worker with its own core needs {of_worker:.2f} CPU s/GB" if of_worker else ""
     most = f" to {number(1000 / of_worker)}" if of_worker and 1000 / of_worker > speed else ""
     return (
-        f"| one partition, in | one worker uses one core on any host: as measured ({where}), with the network process "
-        f"and the worker on one core{alone} | {number(speed)}{most} MB/s | that core |"
+        f"| one partition, in | one worker uses one core on any host. We measured {number(speed)} MB/s ({where}), with "
+        f"the network process and the worker on one core{alone} | {number(speed)}{most} MB/s | that core |"
     )
 
 
@@ -200,7 +204,7 @@ def _start(growth: Run | None, host: Host) -> str:
         return ""
     return (
         f"| clean start, {host.partitions:,} partitions | as measured with one worker | {many / 1000:.1f} s at most "
-        f"| opening segments; with {host.all_workers} workers not measured |"
+        f"| opening segments. We have not measured {host.all_workers} workers |"
     )
 
 
@@ -215,12 +219,12 @@ def _recovery(log_pages: Sequence[str], host: Host) -> str:
     builds = sorted({f", {build} build" for page in log_pages for build in BUILD.findall(page)})
     pages = f", {len(speeds)} kept pages" if len(speeds) > 1 else ""
     return (
-        f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {gigabytes:.0f} GB / "
-        f"{_span(speeds[0], speeds[-1], '.2f')} GB/s read by one worker "
-        f"(`make bench-log`, warm{''.join(builds)}{pages}) / {host.all_workers} workers "
-        f"= {_span(fastest_s, slowest_s, '.0f')} s; {host.disks} disks take "
-        f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} GB/s "
-        f"| {max(fastest_s, fast):.0f} to {max(slowest_s, slow):.0f} s | the slower of the two |"
+        f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | one worker reads "
+        f"{_span(speeds[0], speeds[-1], '.2f')} GB/s (`make bench-log`, warm{''.join(builds)}{pages}). "
+        f"{host.all_workers} workers read {gigabytes:.0f} GB in {_span(fastest_s, slowest_s, '.0f')} s. "
+        f"{host.disks} disks deliver them in {fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, and in {slow:.0f} s at "
+        f"{host.slow_disk_gb_s:g} GB/s each "
+        f"| {max(fastest_s, fast):.0f} to {max(slowest_s, slow):.0f} s | the workers or the disks: the slower ones |"
     )
 
 

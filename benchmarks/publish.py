@@ -125,8 +125,8 @@ def growing(run: Run) -> str:
     where = f"../benchmarks/results/{run.name}"
     rounds = "one round" if run.rounds == 1 else f"{run.rounds} rounds"
     rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
-    beside = f"; compared with {rivals}" if rivals else ""
-    told = f"Source: the [run of {run.date}]({where}.md), {rounds}, appliance {run.versions[OURS]}{beside}."
+    beside = f" The run also measured {rivals}." if rivals else ""
+    told = f"Source: the [run of {run.date}]({where}.md) with {rounds} of the appliance {run.versions[OURS]}.{beside}"
     return "\n\n".join(filter(None, (told, _fell(run, where), scaling_page.tables(run, where))))
 
 
@@ -141,23 +141,31 @@ def _fell(run: Run, where: str) -> str:
     parts = []
     if alone:
         parts.append(
-            f"{len(alone)} have no figure of another broker to compare with, so a slower machine also makes them fall "
-            f"({_by_metric(alone)})"
+            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. "
+            f"Their titles are: {_by_metric(alone)}."
         )
     if by_ratio:
-        parts.append(f"{len(by_ratio)} are ratios to another broker ({_by_metric(by_ratio)})")
+        parts.append(
+            f"{_counted(by_ratio)} a ratio to another broker. Their titles are: {_by_metric(by_ratio)}."
+        )
     return (
-        "A row *falls* if it is worse than in an earlier run. "
-        f"{outcome(found, kept, f'{where}.md')} Of these {len(found)}, {', '.join(parts)}. "
-        "The run does not show the cause."
+        "A row *falls* if its figure is worse than in an earlier run. "
+        f"{outcome(found, kept, f'{where}.md')} {' '.join(parts)} The run does not show why the rows fell."
     )
+
+
+def _counted(fell: list[Fall]) -> str:
+    """How many rows, and what they have: `3 of them have`."""
+    return f"{len(fell)} of them {'has' if len(fell) == 1 else 'have'}"
 
 
 def _by_metric(fell: list[Fall]) -> str:
     """How many of each metric, most first."""
     metrics = (fall.row.figure.key.partition(".")[2].partition("@")[0] for fall in fell)
     counted = Counter(METRICS[metric].title for metric in metrics)
-    return "; ".join(f"{title} {count}" for title, count in counted.most_common())
+    return "; ".join(
+        f"{title} ({count} row{'' if count == 1 else 's'})" for title, count in counted.most_common()
+    )
 
 
 def between(text: str, name: str, block: str) -> str:
@@ -210,15 +218,16 @@ def block(run: Run) -> str:
     unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
         [
-            "↑: more is better, ↓: less is better. ÷ is our figure divided by the other broker's, the median over all "
-            "rounds; where less is better, a value below 1 means that we are ahead. "
-            f"[The latest results](../benchmarks/results/{run.name}.md#goals) show every row, every missed goal, the "
-            "reason and the next step.",
+            "↑: more is better, ↓: less is better. The columns with ÷ show the appliance's figure divided by the "
+            "figure of Kafka or of the mock. Each ratio is the median over all rounds. In a row with ↓, a ratio "
+            "below 1 means that the appliance is better. "
+            f"[The latest results](../benchmarks/results/{run.name}.md#goals) show all rows. They also give the reason "
+            "for every missed goal, and our next step.",
             WITH_PURE if has_pure else WITHOUT_PURE,
             "",
             *lines,
             "",
-            *([f"Not built yet, and therefore not measured: {unbuilt}.", ""] if unbuilt else []),
+            *([f"The benchmarks do not measure this yet: {unbuilt}.", ""] if unbuilt else []),
             *_spark(),
             "",
             f"![the appliance beside Apache Kafka](../benchmarks/results/{run.name}.svg)",
@@ -236,8 +245,11 @@ def _spark() -> list[str]:
         for each in verdicts(read_run(kept))
     ]
     return [
-        f"The next list shows the goals of the Spark source ([all figures](../{kept.relative_to(ROOT)})). The *ceiling*"
-        " is a source that returns one prepared batch.",
+        f"The next list shows the goals of the Spark source ([all figures](../{kept.relative_to(ROOT)})). A figure such"
+        " as 2x means that the appliance's source is twice as fast as the source after *beside*. The *ceiling* is a"
+        " source that always returns the same prepared batch. *Select-all* reads all records and all columns."
+        " *A minute of a day* is a query for one minute out of the records of a day. *Produce to row* is the time from"
+        " the moment in which a producer sends a record to the moment in which Spark has the row.",
         "",
         *told,
     ]

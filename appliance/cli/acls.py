@@ -41,7 +41,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(cls=AliasedGroup, short_help="Show and change ACLs: who may do what.")
 def acls() -> None:
-    """Show and change ACLs, the rules that say who may do what. The broker needs `authorizer.class.name`."""
+    """Show and change ACLs, the rules that say who may do what.
+
+    The option `authorizer.class.name` of the broker turns ACLs on.
+    """
 
 
 def _resource_options(command: F) -> F:
@@ -77,7 +80,7 @@ def _operations(names: tuple[str, ...]) -> list[AclOperation]:
 def list_acls(
     *, cluster: bool, principal: str | None, as_json: bool, bootstrap: str, **names: tuple[str, ...]
 ) -> None:
-    """List the ACLs, of a resource also those that cover it by a prefix or by *."""
+    """List the ACLs. For a named resource, also list the ACLs that cover it by a prefix or by *."""
     address = first_that_answers(bootstrap)
     wanted: list[tuple[ResourceType, str | None]] = [*_named(names, cluster=cluster)]
     if not wanted:
@@ -142,9 +145,12 @@ def _changing(command: F) -> F:
         bootstrap_option,
         json_option,
         click.option(
-            "--host", metavar="ADDRESS", default=WILDCARD, help="From this address only; * for every one."
+            "--host",
+            metavar="ADDRESS",
+            default=WILDCARD,
+            help="Only from this address; * means every address.",
         ),
-        click.option("--prefix", is_flag=True, help="Of all resources whose names begin with NAME."),
+        click.option("--prefix", is_flag=True, help="Apply to all resources whose names begin with NAME."),
         _resource_options,
         click.argument("operations", metavar="OPERATION...", nargs=-1, required=True),
         click.argument("principal", metavar="PRINCIPAL"),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--copy", is_flag=True, help="Copy closed segments instead of linking them (needed across file systems)."
 )
 @click.option("--without", metavar="TOPIC", multiple=True, help="Leave this topic out; repeatable.")
-@click.option("--fill-gaps", is_flag=True, help="Create partitions that are missing, empty.")
+@click.option("--fill-gaps", is_flag=True, help="Create missing partitions as empty partitions.")
 @json_option
 def adopt(
     *,

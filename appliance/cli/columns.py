@@ -107,7 +107,7 @@ def send_parquet(
                             break
             except (pa.ArrowException, OSError) as fault:
                 producer.flush()
-                raise UnfitFile(f"{path}: {fault}; {_acknowledged(sent)} rows before it sent") from None
+                raise UnfitFile(f"{path}: {fault}; {_acknowledged(sent)} rows before it were sent") from None
         producer.flush()
         for future in sent:
             future.get(0)
@@ -202,7 +202,7 @@ def _writer(sink: BinaryIO, to: str, schema: pa.Schema) -> Any:
 
 @contextmanager
 def opened(output: str, *, may_be_terminal: bool = False) -> Iterator[BinaryIO]:
-    """The file to write to; it gets its name when it is whole."""
+    """The file to write to; it gets its name when it is complete."""
     if output == STANDARD_OUTPUT:
         if sys.stdout.isatty() and not may_be_terminal:
             raise click.UsageError("--output: name a file; standard output is a terminal")

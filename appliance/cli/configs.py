@@ -172,7 +172,11 @@ def unset(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Remove settings, so that the next level or the default applies; print their old and new values."""
+    """Remove settings, and print their old and new values.
+
+    The value then comes from the next level that has one: the broker, all brokers, the configuration file, or the
+    default.
+    """
     _alter(
         bootstrap,
         _target(topic, broker, group, all_brokers=all_brokers),

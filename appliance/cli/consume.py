@@ -46,7 +46,7 @@ Partition = tuple[str, int]
     "--group",
     "-g",
     metavar="GROUP",
-    help="Join GROUP: start at its committed offsets, or at --from, and commit printed records.",
+    help="Join GROUP. Start at its committed offsets, or at --from if there are none. Commit printed records.",
 )
 @click.option(
     "--print",
@@ -80,7 +80,7 @@ Partition = tuple[str, int]
     "--output",
     "-o",
     metavar="FILE",
-    help="File for --to; it gets its name when it is whole.  [default: standard output]",
+    help="File for --to. The file gets its name when it is complete.  [default: standard output]",
 )
 @click.option(
     "--columns",
@@ -114,8 +114,8 @@ def consume(
 ) -> None:
     """Print the records of TOPIC. They are in order within a partition.
 
-    Without --group the command joins no group and commits nothing. With --group it commits records after it has
-    printed them, so a crash may print some records twice and loses none.
+    Without --group the command joins no group and commits nothing. With --group the command commits
+    records after it has printed them. After a crash, some records may be printed twice, and none is lost.
     """
     start = parse_place(place)
     if to is None and any(each is not None for each in (output, file_columns, text)):
@@ -219,7 +219,7 @@ class Reader:
             printed = self.turn(left)
             if printed is None:
                 if not self._follows and time.monotonic() - heard_s > STALL_S:
-                    raise BrokerError(f"nothing came for {STALL_S:.0f} s; still expected: {self._due()}")
+                    raise BrokerError(f"no record arrived for {STALL_S:.0f} s; still expected: {self._due()}")
                 continue
             heard_s = time.monotonic()
             if left is not None:

@@ -161,7 +161,10 @@ def _left(
         outcome = "damaged, and no other replica is whole at this offset: not repaired"
         return Repair(partition, replica.slot, offset, outcome, False)
     _copy_anew(partition, replica, whole)
-    outcome = f"damaged, and replaced by a copy of slot {whole.slot}'s; its own segments are kept in {FOLDER}"
+    outcome = (
+        f"damaged, and replaced by a copy of the replica of slot {whole.slot}; "
+        f"the damaged segments are kept in {FOLDER}"
+    )
     return Repair(partition, replica.slot, offset, outcome, True)
 
 

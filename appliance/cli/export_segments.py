@@ -37,8 +37,9 @@ def segments(
     other reader of the disk, reads DIR like the data directory. The active segment, and segments of an open
     transaction, are exported by a later run.
 
-    Addresses are written through pyarrow, with its credentials (AWS_ACCESS_KEY_ID, …). Each segment is read back and
-    compared with its checksum, and the manifest is written last. If the command is killed, run it again.
+    With an address (s3://…), the command writes through pyarrow. It takes the credentials from the environment
+    (AWS_ACCESS_KEY_ID, …). It reads each segment back and compares its checksum. It writes the manifest last. If the
+    command is killed, run it again.
     """
     from spark_connector.storage import is_address, shown
 

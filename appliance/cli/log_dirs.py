@@ -64,8 +64,8 @@ def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
 def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: bool, bootstrap: str) -> int:
     """Move partitions to another log directory of their broker, while they are in use.
 
-    The command ends when the moves have started; `log-dirs describe` shows their progress. To cancel a move, give the
-    directory that the partition is in.
+    The command ends when the moves have started. `log-dirs describe` shows their progress. To cancel a move, give the
+    directory in which the partition is now.
     """
     wanted = {text: parse_partition_directory_name(text) for text in dict.fromkeys(places)}
     for text, partition in wanted.items():

@@ -43,7 +43,9 @@ RUN_FILE = "run.json"
     is_flag=True,
     help="First repair damaged replicas from whole ones. The appliance must be stopped.",
 )
-@click.option("--complete", is_flag=True, help="Also report replicas that end before others as different.")
+@click.option(
+    "--complete", is_flag=True, help="Also report a replica as different if it ends before the others."
+)
 @json_option
 def verify(
     *,
@@ -59,9 +61,10 @@ def verify(
     The command reads the disk and needs no broker; the appliance may run. It compares offsets that all replicas have.
     A follower that has not copied the last records yet is `behind`. The exit code is 1 if anything differs.
 
-    With --repair the command checks every checksum of every replica, and replaces a damaged batch with that of a whole
-    replica. The replaced bytes are kept in the directory `recovered` of the partition. If compaction has made
-    the replicas differ, it replaces a damaged replica with a copy of a whole one. The exit code is 1 if damage is left.
+    With --repair the command checks every checksum of every replica, and replaces a damaged batch
+    with the same batch of an undamaged replica. The command keeps the replaced bytes in the directory `recovered` of
+    the partition. If compaction has made the replicas differ, the command replaces a damaged replica with a copy of an
+    undamaged one. The exit code is 1 if damage is left.
     """
     if not data_dir.is_dir():
         raise OperatorFault(f"{data_dir}: no such directory")

@@ -286,7 +286,7 @@ def _fault(
             f"{topic}: {lost} of {lost + deliveries.delivered} records were not acknowledged: {reason}{last}"
         )
     if bad_input is not None:
-        return NoKey(f"{bad_input}; {_records_text(deliveries.delivered)} before it sent")
+        return NoKey(f"{bad_input}; {_records_text(deliveries.delivered)} before this line sent")
     return None
 
 

@@ -54,14 +54,14 @@ def reassign() -> None:
     "rate",
     metavar="BYTES",
     type=click.IntRange(min=1),
-    help="Maximum bytes per second copied to each slot and from each slot; `reassign unthrottle` removes it.",
+    help="Maximum bytes per second copied to each slot and from each slot; `reassign unthrottle` removes this limit.",
 )
 @json_option
 @bootstrap_option
 def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: bool, bootstrap: str) -> int:
     """Move partitions to the slots of --to.
 
-    The first slot leads. With several partitions each one starts one slot further, so that leaders are spread. The
+    The first slot of --to leads the first partition, the next slot leads the next partition, and so on in rotation. The
     command ends when the moves have started; `reassign status` shows their progress.
     """
     slots = slot_numbers("--to", target)

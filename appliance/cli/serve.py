@@ -20,7 +20,9 @@ from appliance.errors import OperatorFault
 @click.option("--data-dir", metavar="DIR", help="The data directory.  [default: ./data]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="Port of slot 0; slot n listens on PORT + n.  [default: 9092]")
-@click.option("--slots", metavar="N", help="Broker slots.  [default: 1]")
+@click.option(
+    "--slots", metavar="N", help="Number of slots. Clients see each slot as one broker.  [default: 1]"
+)
 @click.option(
     "--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="A TOML file of options."
 )
@@ -107,7 +109,7 @@ def build_text(kind: str) -> str:
     """Return the line that names the build, and what an operator can do about the slower one."""
     if kind == COMPILED:
         return f"appliance: {NAMES[kind]}"
-    return f"appliance: {NAMES[kind]}; the compiled one is 1.6 to 2 times as fast and needs a C compiler to install"
+    return f"appliance: {NAMES[kind]}; the compiled build is 1.6 to 2 times as fast, and needs a C compiler"
 
 
 def own_command() -> str:

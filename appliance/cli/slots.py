@@ -99,10 +99,11 @@ def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
-    """Stop a slot. Other slots lead its partitions, and it serves nothing until it is started, also after a restart.
+    """Stop a slot. Other slots then lead its partitions.
 
-    Its processes keep running without work; its log directories can be unmounted. The command refuses if a partition is
-    in sync on no other slot, because it would have no leader. --force stops the slot anyway.
+    The slot serves no client until you start it, even if the appliance is restarted. Its processes keep running
+    without work, and you can unmount its log directories. If a partition is in sync on no other slot, the command
+    refuses, because the partition would have no leader. --force stops the slot anyway.
     """
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
@@ -133,7 +134,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
 @json_option
 @bootstrap_option
 def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
-    """Start a stopped slot. It catches up, and leads again after the next balancing of leaders."""
+    """Start a stopped slot. The slot catches up, and leads again after the next balancing of leaders."""
     address = first_that_answers(bootstrap)
     _slot(cluster_view(address), slot)
     _set_stopped(address, slot, None)

@@ -57,8 +57,8 @@ class LivingProcess:
 def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
     """Show the appliance that serves DATA_DIR: its address, disks and topics, and each of its processes.
 
-    QUEUE is the number of requests that wait for a process; IDLE is the share of its lifetime without work. Exits with
-    1 if no appliance runs.
+    QUEUE is the number of requests that wait for a process. IDLE is the share of the process's lifetime in which it
+    had no work. The exit code is 1 if no appliance runs.
     """
     try:
         if not data_dir.is_dir():
@@ -159,7 +159,7 @@ def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:
 
     name, user = user_named(owner), user_named(os.geteuid())
     return OperatorFault(
-        f"{directory} belongs to user {name}, and {user} cannot read it: run this as {name} or root"
+        f"{directory} belongs to user {name}, and {user} cannot read it: run this command as {name} or root"
     )
 
 

@@ -160,8 +160,8 @@ def require_every_coordinator(view: ClusterView, address: str) -> None:
             _patiently(partial(_describe, address, name), f"{TRANSACTION_STATE}-{partition}")
         except BrokerError as fault:
             raise BrokerError(
-                f"{TRANSACTION_STATE}-{partition} cannot be read now, so its transactions look hanging though they may "
-                f"not be. Mend the partition first ({fault})"
+                f"{TRANSACTION_STATE}-{partition} cannot be read now. Its transactions look hanging, "
+                f"although they may not be. Repair the partition first ({fault})"
             ) from fault
 
 

@@ -75,7 +75,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: str 
 def _valid_ids(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not name:
-            raise click.BadParameter("a transactional id is not empty", context, parameter)
+            raise click.BadParameter("a transactional id must not be empty", context, parameter)
         if len(name.encode()) > ID_BYTES_MAX:
             raise click.BadParameter(
                 f"a transactional id has at most {ID_BYTES_MAX} bytes", context, parameter
@@ -108,7 +108,7 @@ def transactions() -> None:
     metavar="ID",
     type=click.IntRange(0, PRODUCER_ID_MAX),
     multiple=True,
-    help="Only the id of this producer; repeatable.",
+    help="Only the transactional id with this producer id; repeatable.",
 )
 @click.option(
     "--duration-filter",
@@ -219,7 +219,8 @@ def producers(
     type=click.IntRange(0, 10**9),
     default=15,
     show_default=True,
-    help="The largest transaction timeout that the brokers allow. Later, a transaction counts as hanging.",
+    help="The largest transaction timeout that the brokers allow. A transaction that is open for longer "
+    "counts as hanging.",
 )
 @json_option
 @bootstrap_option
@@ -228,7 +229,7 @@ def find_hanging(
 ) -> None:
     """Find transactions that are open in a partition, and that no coordinator will end.
 
-    `appliance transactions abort` ends one in its partition.
+    To end such a transaction in its partition, use `appliance transactions abort`.
     """
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
@@ -289,7 +290,8 @@ def abort(
     """Abort a hanging transaction in one partition, without its coordinator.
 
     Name the transaction by its first offset, or by producer id and epoch. To end a transaction that a coordinator
-    knows, use `terminate`. Such a transaction is refused here: its coordinator may commit it in its other partitions.
+    knows, use `terminate`. This command
+    refuses such a transaction, because its coordinator may commit it in other partitions.
     """
     if (start_offset is None) == (producer_id is None):
         raise click.UsageError("give either --start-offset, or --producer-id and --producer-epoch")

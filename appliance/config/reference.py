@@ -22,8 +22,8 @@ This page is generated with `python -m appliance.config.reference docs/configura
 `appliance/config/`, not the page.
 
 Set options in a TOML file (`appliance serve --config appliance.toml`) or with flags. A flag overrides the file. You can
-give every option as `--set NAME=VALUE`. If a name is unknown, the appliance does not start, and its error suggests the
-nearest known name. If a value is out of range, the appliance does not start either.
+give every option as `--set NAME=VALUE`. If a name is unknown or a value is out of range, the appliance reports an error
+and does not start. The error for an unknown name suggests the nearest known name.
 
 ```toml
 "data.dir" = "/var/lib/appliance"          # a relative path is relative to this file
@@ -36,22 +36,24 @@ nearest known name. If a value is out of range, the appliance does not start eit
 ```
 
 The appliance accepts Kafka's `num.network.threads` as `network.processes`, and Kafka's `num.io.threads` as
-`io.workers`. It refuses every other setting of Apache Kafka that is not on this page, because it does not use that
-setting. DescribeConfigs lists the refused settings as read-only, with Kafka's defaults. Kafka's own file
-`server.properties` is not a TOML file. If you pass it, the appliance reports an error.
+`io.workers`. Apart from these two names, it accepts only the settings on this page. DescribeConfigs lists all other
+settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's own file `server.properties` is not a TOML file.
+If you pass this file, the appliance reports an error.
 
-Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables. This
-does not work for a name that is both a value and a table, such as `max.connections`, because `max.connections.per.ip`
-is an option too.
+Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables.
+There is one exception. In TOML, `max.connections` cannot have a value and also be the table of
+`max.connections.per.ip`. Therefore write such names in quotes.
 
-The column *acts* shows when a new value takes effect. You can change an option with `at once` while the appliance runs.
+The column *takes* shows the values that an option accepts. The column *acts* shows when a new value takes effect. If
+the column shows `at once`, you can change the option while the appliance runs.
 """
 
 _SECTION_HEADS: Final = {
     "": ("Main options", "Most users set only these options."),
     "listener": (
         "Listeners",
-        "These options say where clients come in, and what protects their connections ([access.md](access.md)).",
+        "These options set the addresses to which clients connect, and how these connections are protected "
+        "([access.md](access.md)).",
     ),
     "ssl": (
         "TLS",
@@ -59,45 +61,51 @@ _SECTION_HEADS: Final = {
     ),
     "network": (
         "Network",
-        "These options are for the acceptor and the network processes, which hold the connections of clients.",
+        "These options are for the connections of clients. The acceptor is the process that accepts connections. "
+        "Network processes read requests and write responses.",
     ),
     "io": ("I/O workers", "An I/O worker is a process that owns partitions and writes their records."),
-    "broker": ("Broker", "These options are Kafka's broker settings, and limits of the whole appliance."),
+    "broker": (
+        "Broker",
+        "Most of these options are broker settings of Kafka. The others set limits of the whole appliance.",
+    ),
     "group": ("Consumer groups", "These options set limits and times of consumer groups."),
     "offsets": (
         "Committed offsets",
-        "These options are for the topic that stores committed offsets, and for the time that it keeps them.",
+        "These options are for committed offsets and for the topic that stores them, `__consumer_offsets`.",
     ),
     "transaction": (
         "Transactions",
-        "These options set limits and times of transactions. Some are for the topic that stores transactions.",
+        "These options are for transactions and for the topic that stores their states, `__transaction_state`.",
     ),
-    "metadata": ("Metadata", "These options say where topics, leaders and settings are stored."),
+    "metadata": ("Metadata", "These options set where the appliance stores topics, leaders and settings."),
     "zeromq": (
         "ZeroMQ",
         "These options set the listeners for ZeroMQ clients and the limits of their sessions ([zeromq.md](zeromq.md)).",
     ),
     "shared_memory": (
         "Shared memory",
-        "These options are for lanes of clients on this host ([shared-memory.md](shared-memory.md)).",
+        "A lane is memory that the broker shares with one client on the same host "
+        "([shared-memory.md](shared-memory.md)).",
     ),
     "access": (
         "Access",
-        "These options say whether requests are checked against ACLs ([acls.md](acls.md)).",
+        "These options set whether the broker checks requests against ACLs ([acls.md](acls.md)).",
     ),
 }
 
 _TOPIC_HEAD: Final = """
 ## Topic settings
 
-The table lists all topic settings of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
-`appliance topics create TOPIC --config NAME=VALUE`. To change its default for all topics, set its broker-wide name in
-the configuration file.
-If a setting has several broker-wide names, the first one that is set is used. The Kafka protocol accepts only plain
-numbers. `appliance topics create` and `appliance configs set` also accept units.
+The table lists all topic settings of Apache Kafka 4.3. To set one on a topic, use any Kafka tool or
+`appliance topics create TOPIC --config NAME=VALUE`. To change the default for all topics, set the *broker-wide* name of
+the setting in the configuration file. Some settings have several broker-wide names. If you set several of them, the
+appliance uses the first in the list. The Kafka protocol accepts only plain numbers. `appliance topics create` and
+`appliance configs set` also accept units.
 
-Any Kafka tool can change these settings while the appliance runs: on a topic, or with the first broker-wide name on one
-broker or on all brokers. Such a change is kept after a restart and overrides the file.
+Any Kafka tool can change these settings while the appliance runs. On a topic, a tool changes the setting under its own
+name. On one broker, or on all brokers, a tool changes the setting under its first broker-wide name. Such a change
+survives a restart, and overrides the file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|

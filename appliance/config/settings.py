@@ -52,34 +52,35 @@ class Settings:
     data_dir: Path = option(  # noqa: RUF009 - a dataclass field like the others
         _DATA_DIR,
         "data.dir",
-        doc="Directory of all data. In a configuration file the path is relative to that file. Kafka's name "
-        "is log.dirs.",
+        doc="Directory for all data of the appliance. A relative path in a configuration file starts at"
+        " the directory of that file. Kafka's similar setting is log.dirs.",
     )
     log_dirs: str | None = option(
         None,
         "log.dirs",
-        doc="Log directories of a slot, separated by commas. Put each on its own disk. `{slot}` stands for "
-        "the number of the slot. Relative paths start at data.dir. Without this option data.dir/slot-N "
-        "is the only one.",
+        doc="Log directories of a slot, separated by commas. Put each directory on its own disk. In a "
+        "path, `{slot}` stands for the number of the slot. A relative path starts at data.dir. "
+        "Without this option, slot N has one log directory, data.dir/slot-N.",
     )
     data_directory_group: str | None = option(
         None,
         "data.directory.group",
-        doc="Group whose members may read log directories (directories 0750, files 0640), for readers of "
-        "the disk that run as another user. Without it only the appliance's own user can read them "
-        "(0700, files 0600).",
+        doc="Group of users who may read the log directories. The option is for programs that read the "
+        "files as another user. With this option, log directories have mode 0750 and files have "
+        "mode 0640. Without this option, only the appliance's own user can read them (modes 0700 "
+        "and 0600).",
     )
     host: str = option(
         "127.0.0.1",
         "host",
-        doc="Address to listen on.",
+        doc="Address on which the appliance listens.",
     )
     port: int = option(
         9092,
         "port",
         minimum=1,
         maximum=PORT_MAX,
-        doc="Port of slot 0; slot n listens on port + n.",
+        doc="Port of slot 0. Slot n listens on port + n.",
     )
     slots: int = option(
         1,
@@ -92,9 +93,9 @@ class Settings:
     advertised_host: str | None = option(
         None,
         "advertised.host",
-        doc="Address that brokers give to clients. The default is `host`. If `host` means every address "
-        "(0.0.0.0, ::), each client gets the address that it has connected to. Set this option behind NAT or a "
-        "port forward.",
+        doc="Address that the brokers give to clients. Without this option, the brokers give the value "
+        "of `host`. If `host` means every address (0.0.0.0 or ::), each client gets the address "
+        "that it has connected to. Set this option behind NAT or a port forward.",
     )
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     ssl: TlsSettings = field(default_factory=TlsSettings)

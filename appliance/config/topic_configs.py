@@ -76,8 +76,8 @@ _DECLARATIONS: Final = (
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What happens to old segments: deletion by age and size, compaction to the last value of each key, "
-        "or both.",
+        "What the appliance does with old segments. `delete` deletes them by age and size. "
+        "`compact` keeps the last value of each key. You can set both.",
         broker="log.cleanup.policy",
         choices=("compact", "delete"),
         effect=_NOW,
@@ -86,7 +86,7 @@ _DECLARATIONS: Final = (
         "compression.gzip.level",
         INT,
         -1,
-        "Level for batches that the broker itself compresses with gzip. -1: the default of the codec.",
+        "Level for batches that the broker itself compresses with gzip. -1 means the default of gzip.",
         broker="compression.gzip.level",
         minimum=1,
         maximum=9,
@@ -107,8 +107,9 @@ _DECLARATIONS: Final = (
         "compression.type",
         STRING,
         "producer",
-        "Codec of stored batches. `producer` keeps the producer's choice and costs nothing. With any other "
-        "value the broker compresses batches again.",
+        "Codec of stored batches. With `producer`, the broker stores each batch as the producer has"
+        " compressed it, which costs nothing. With any other value the broker compresses batches "
+        "again.",
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         effect=_NOW,
@@ -127,8 +128,9 @@ _DECLARATIONS: Final = (
         "decompressed.ratio.max",
         INT,
         32,
-        "Maximum size of a batch after decompression, as a multiple of max.message.bytes. A producer whose "
-        "batch exceeds it gets MESSAGE_TOO_LARGE. Kafka has neither this setting nor this limit.",
+        "Maximum size of a batch after decompression, as a multiple of max.message.bytes. If a "
+        "batch is larger, the producer gets MESSAGE_TOO_LARGE. Kafka has neither this setting nor "
+        "this limit.",
         broker="log.decompressed.ratio.max",
         minimum=1,
         maximum=1000,
@@ -138,7 +140,7 @@ _DECLARATIONS: Final = (
         "delete.retention.ms",
         LONG,
         _DAY_MS,
-        "Time that a compacted log keeps the tombstone of a deleted key.",
+        "Time for which a compacted log keeps the tombstone of a deleted key.",
         broker="log.cleaner.delete.retention.ms",
         unit="ms",
         minimum=0,
@@ -148,9 +150,10 @@ _DECLARATIONS: Final = (
         "durability",
         STRING,
         "page-cache",
-        "When a record counts as written. `page-cache`: when it is in the page cache, which survives the "
-        "death of every process but not a power cut. `fsync`: when fdatasync has written it to the disk. "
-        "Kafka has no such setting; flush.messages=1 is closest.",
+        "When a record counts as written. With `page-cache`, this is when the record is in the page"
+        " cache, which survives the death of every process but not a power cut. With `fsync`, this "
+        "is when fdatasync has written the record to the disk. Kafka has no such setting. Kafka's "
+        "flush.messages=1 is the nearest one.",
         broker="durability",
         choices=("page-cache", "fsync"),
         effect=_NOW,
@@ -159,7 +162,7 @@ _DECLARATIONS: Final = (
         "file.delete.delay.ms",
         LONG,
         60_000,
-        "Time that the file of a deleted segment stays on the disk, renamed to `.deleted`.",
+        "Time for which the file of a deleted segment stays on the disk. Its name then ends with `.deleted`.",
         broker="log.segment.delete.delay.ms",
         unit="ms",
         minimum=0,
@@ -190,14 +193,14 @@ _DECLARATIONS: Final = (
         "follower.replication.throttled.replicas",
         LIST,
         (),
-        "Followers whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+        "Followers whose replication is throttled, as `partition:broker` pairs. `*` means all followers.",
         effect=_NOW,
     ),
     _topic(
         "index.interval.bytes",
         INT,
         4096,
-        "Bytes of log between two entries of the offset index.",
+        "Number of bytes of the log between two entries of the offset index.",
         broker="log.index.interval.bytes",
         unit="bytes",
         minimum=0,
@@ -207,14 +210,15 @@ _DECLARATIONS: Final = (
         "leader.replication.throttled.replicas",
         LIST,
         (),
-        "Leaders whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+        "Leaders whose replication is throttled, as `partition:broker` pairs. `*` means all leaders.",
         effect=_NOW,
     ),
     _topic(
         "local.retention.bytes",
         LONG,
         -2,
-        "Size to keep on the local disk with remote storage. -2: same as retention.bytes.",
+        "Size to keep on the local disk if remote storage is used. -2 means the value of "
+        "retention.bytes. The appliance has no remote storage.",
         broker="log.local.retention.bytes",
         unit="bytes",
         minimum=-2,
@@ -223,7 +227,8 @@ _DECLARATIONS: Final = (
         "local.retention.ms",
         LONG,
         -2,
-        "Time to keep records on the local disk with remote storage. -2: same as retention.ms.",
+        "Time to keep records on the local disk if remote storage is used. -2 means the value of "
+        "retention.ms. The appliance has no remote storage.",
         broker="log.local.retention.ms",
         unit="ms",
         minimum=-2,
@@ -232,7 +237,7 @@ _DECLARATIONS: Final = (
         "max.compaction.lag.ms",
         LONG,
         INT64_MAX,
-        "Time after which a record must be available for compaction.",
+        "Maximum time before a record becomes available for compaction.",
         broker="log.cleaner.max.compaction.lag.ms",
         unit="ms",
         minimum=1,
@@ -272,7 +277,8 @@ _DECLARATIONS: Final = (
         "message.timestamp.type",
         STRING,
         "CreateTime",
-        "Which time is stored with a record: that of the producer, or that of the append.",
+        "Which time the broker stores with a record. `CreateTime` is the time of the producer, and "
+        "`LogAppendTime` is the time of the append.",
         broker="log.message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
         effect=_NOW,
@@ -281,7 +287,7 @@ _DECLARATIONS: Final = (
         "min.cleanable.dirty.ratio",
         DOUBLE,
         0.5,
-        "Share of a log that must be uncompacted before it is compacted.",
+        "Share of a log that must be uncompacted before the cleaner compacts the log.",
         broker="log.cleaner.min.cleanable.ratio",
         minimum=0,
         maximum=1,
@@ -291,7 +297,7 @@ _DECLARATIONS: Final = (
         "min.compaction.lag.ms",
         LONG,
         0,
-        "Time during which a record is not compacted.",
+        "Minimum time before a record becomes available for compaction.",
         broker="log.cleaner.min.compaction.lag.ms",
         unit="ms",
         minimum=0,
@@ -301,7 +307,7 @@ _DECLARATIONS: Final = (
         "min.insync.replicas",
         INT,
         1,
-        "Number of replicas that must be in sync before a produce with acks=all is accepted.",
+        "Number of replicas that must be in sync before the broker accepts a produce request with acks=all.",
         broker="min.insync.replicas",
         unit="replicas",
         minimum=1,
@@ -311,8 +317,8 @@ _DECLARATIONS: Final = (
         "preallocate",
         BOOLEAN,
         False,
-        "Whether a segment's full size is allocated at once. The setting has no effect: space is always "
-        "allocated ahead in steps.",
+        "Whether the broker allocates the full size of a segment at once. The setting has no "
+        "effect, because the broker always allocates space in steps.",
         broker="log.preallocate",
     ),
     _topic(
@@ -331,13 +337,14 @@ _DECLARATIONS: Final = (
         "remote.storage.enable",
         BOOLEAN,
         False,
-        "Remote storage. The appliance has none, so only `false` is accepted.",
+        "Whether remote storage is used. The appliance has no remote storage, so it accepts only `false`.",
     ),
     _topic(
         "retention.bytes",
         LONG,
         -1,
-        "Size of a partition above which its oldest segments are deleted. -1: no limit.",
+        "Maximum size of a partition. Above this size the broker deletes the oldest segments. -1 "
+        "means no limit.",
         broker="log.retention.bytes",
         unit="bytes",
         effect=_NOW,
@@ -346,7 +353,7 @@ _DECLARATIONS: Final = (
         "retention.ms",
         LONG,
         7 * _DAY_MS,
-        "Age above which segments are deleted. -1: no limit.",
+        "Age above which the broker deletes a segment. -1 means no limit.",
         broker=(
             BrokerSynonym("log.retention.ms", None, "ms"),
             BrokerSynonym("log.retention.minutes", None, "minutes", 60_000),
@@ -360,7 +367,7 @@ _DECLARATIONS: Final = (
         "segment.bytes",
         INT,
         1_073_741_824,
-        "Size at which a segment is closed and the next one created.",
+        "Size at which the broker closes a segment and creates the next one.",
         broker="log.segment.bytes",
         unit="bytes",
         minimum=1_048_576,
@@ -370,7 +377,7 @@ _DECLARATIONS: Final = (
         "segment.index.bytes",
         INT,
         10_485_760,
-        "Maximum size of a segment's offset index. A full index closes the segment.",
+        "Maximum size of a segment's offset index. When the index is full, the broker closes the segment.",
         broker="log.index.size.max.bytes",
         unit="bytes",
         minimum=4,
@@ -380,7 +387,8 @@ _DECLARATIONS: Final = (
         "segment.jitter.ms",
         LONG,
         0,
-        "Maximum random time subtracted from segment.ms, so that segments do not all close at the same time.",
+        "Maximum random time that the broker subtracts from segment.ms, so that segments do not all"
+        " close at the same time.",
         broker=(
             BrokerSynonym("log.roll.jitter.ms", None, "ms"),
             BrokerSynonym("log.roll.jitter.hours", "0", "hours", _HOUR_MS),
@@ -393,7 +401,7 @@ _DECLARATIONS: Final = (
         "segment.ms",
         LONG,
         7 * _DAY_MS,
-        "Age at which a segment is closed even if it is not full.",
+        "Age at which the broker closes a segment, even if the segment is not full.",
         broker=(
             BrokerSynonym("log.roll.ms", None, "ms"),
             BrokerSynonym("log.roll.hours", "168", "hours", _HOUR_MS),
@@ -406,8 +414,8 @@ _DECLARATIONS: Final = (
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Whether a replica that was not in sync may become leader if there is no other. This loses "
-        "acknowledged records.",
+        "Whether a replica outside the ISR may become leader if there is no in-sync replica. "
+        "Acknowledged records can then be lost.",
         broker="unclean.leader.election.enable",
         effect=_NOW,
     ),

@@ -119,7 +119,7 @@ def _copies(
                 yield Path(copy), epoch
         except (OSError, ApplianceError) as fault:
             # Whether it has more records is another question, which the comparison asks.
-            _logger.warning("%s: its leader epochs cannot be read, and are not counted: %s", copy, fault)
+            _logger.warning("%s: its leader epochs cannot be read, and are ignored: %s", copy, fault)
 
 
 def _has_records(copy: Path) -> bool:

@@ -125,8 +125,8 @@ class Partitions(CopyHolder[Partition]):
         if log.latest_epoch != assigned.leader_epoch:
             if log.latest_epoch > assigned.leader_epoch:
                 _logger.error(
-                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d, which is too high for any"
-                    " leader: the log is damaged; consumers find no end of that epoch",
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d, which no leader"
+                    " can have had. The log is damaged, and consumers cannot look up the end of that epoch",
                     name,
                     self._slot,
                     assigned.leader_epoch,

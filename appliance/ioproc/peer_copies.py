@@ -171,7 +171,7 @@ def _end_beyond(
         return None
     if lacks_begin(partition, log_start=max(log_start, own_start), is_compacted=is_compacted):
         _logger.warning(
-            "%s: ends at offset %d, but does not count, because its beginning is missing",
+            "%s: ends at offset %d, but is ignored, because its beginning is missing",
             partition,
             end.offset,
         )

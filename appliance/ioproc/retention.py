@@ -151,7 +151,7 @@ class Retention:
     def _tell(self, partition: Partition, found: Expired, retiring: int) -> None:
         reasons = Counter(reason.value for reason in found.reasons[:retiring])
         _log.info(
-            "partition %s: deleted %s; it begins at %d",
+            "partition %s: deleted %s. The log now begins at offset %d",
             partition.topic_partition,
             ", ".join(f"{count} segments because {reason}" for reason, count in reasons.items()),
             found.log_start_offset,

@@ -17,9 +17,10 @@ _HEAD: Final = """\
 This page is generated with `python -m appliance.protocol.api_table docs/apis.md`. Change
 `appliance/protocol/api_versions.py`, not the page.
 
-The version ranges are those of Apache Kafka 4.3. APIs that are not served are not advertised to clients. Produce is
-advertised from version 0 because old versions of librdkafka need it, but versions below 3 are rejected (KAFKA-18659).
-[left-out.md](left-out.md) lists what is missing in the served APIs.
+The version ranges are those of Apache Kafka 4.3. The broker *advertises* an API and its versions in its answer to
+ApiVersions. It advertises only APIs that it serves. The broker advertises Produce from version 0, because old versions
+of librdkafka need this. It rejects Produce requests below version 3 (KAFKA-18659). *Flexible from* is the first version
+with tagged fields (KIP-482). [left-out.md](left-out.md) lists what is missing in the served APIs.
 
 """
 
@@ -32,7 +33,7 @@ def api_page() -> str:
         _HEAD
         + "## Served\n\n"
         + _rows(served=True)
-        + "\n## Not served\n\nThese APIs of Apache Kafka are neither served nor advertised.\n\n"
+        + "\n## Not served\n\nThe broker does not serve these APIs of Apache Kafka.\n\n"
         + _rows(served=False)
     )
 

@@ -111,7 +111,7 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
         "throughput_1k.in_cpu_s_per_gb": 0.8,
     }
     text = host.arithmetic(run([figures]))
-    assert "20 / 10.0 µs, 12 / 8.0 µs | 1.5 million/s | workers |" in text
+    assert "20 / 10.0 µs, and 12 workers handle 12 / 8.0 µs | 1.5 million/s | workers |" in text
     assert "0.80 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 10 of 32 cores | 12.5 GB/s |" in text
     assert "clean start" not in text
     assert "kill -9" not in text
@@ -120,8 +120,9 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
 def test_bytes_in_are_bounded_by_what_workers_carry() -> None:
     figures = {"throughput_1k.in_cpu_s_per_gb": 1.0, "throughput_1k.in_worker_cpu_s_per_gb": 1.5}
     text = host.arithmetic(run([{**figures, "pinned/throughput_1k.in_mb_s": 600.0}]))
-    assert "12 of 32 cores; 1.50 of it in a worker: 12 / 1.50 | 8.0 GB/s | the workers' cores, then" in text
-    assert "or 1 / 1.50 CPU s/GB if the worker has a core of its own | 600 to 667 MB/s |" in text
+    assert "12 of 32 cores. A worker needs 1.50 CPU s/GB of this" in text
+    assert "12 / 1.50 = 8.0 GB/s | 8.0 GB/s | the workers' cores, then" in text
+    assert "A worker with its own core needs 1.50 CPU s/GB | 600 to 667 MB/s |" in text
 
 
 def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to_cost() -> None:
@@ -149,8 +150,8 @@ def test_the_arithmetic_says_of_which_build_it_is_and_what_a_copy_is_for() -> No
     assert text.startswith(
         "Source: the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
     )
-    assert "0.50 CPU s/GB to clients on the same host, which get copies (decision 0025) × 12.5 GB/s" in text
-    assert "which clients on other hosts get, costs no more: **not measured**" in text
+    assert "0.50 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 6 of 32 cores. This price is for clients" in text
+    assert "for clients on other hosts costs no more than the copy (**not measured**" in text
 
 
 def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them() -> None:
@@ -158,7 +159,7 @@ def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them
     log_page = "recovery, warm  0.42  2570\nrecovery, cold  15.11  710\nrecovery, warm  4.38     2450\n"
     text = host.arithmetic(run([{}]), growth, log_page)
     assert "| clean start, 10,000 partitions | as measured with one worker | 2.5 s at most |" in text
-    assert "537 GB / 2.45 GB/s read by one worker (`make bench-log`, warm) / 12 workers = 18 s;" in text
+    assert "one worker reads 2.45 GB/s (`make bench-log`, warm). 12 workers read 537 GB in 18 s." in text
     assert "| 22 to 298 s |" in text
 
 
@@ -167,8 +168,10 @@ def test_recovery_of_a_big_host_spans_what_all_kept_pages_of_the_log_say() -> No
         "pure build; x\nrecovery, warm  0.4  9000\nrecovery, warm  8.8  " + mb_s for mb_s in ("1000", "4000")
     )
     text = host.arithmetic(run([{}]), None, fast + "\n", slow + "\n")
-    said = "537 GB / 1.00 to 4.00 GB/s read by one worker (`make bench-log`, warm, pure build, 2 kept pages)"
-    assert f"{said} / 12 workers = 11 to 45 s; 12 disks take 22 s at 2 GB/s each" in text
+    said = "one worker reads 1.00 to 4.00 GB/s (`make bench-log`, warm, pure build, 2 kept pages)"
+    assert (
+        f"{said}. 12 workers read 537 GB in 11 to 45 s. 12 disks deliver them in 22 s at 2 GB/s each" in text
+    )
 
 
 def test_every_kept_page_of_the_log_tells_how_fast_a_worker_recovers() -> None:

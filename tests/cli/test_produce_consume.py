@@ -108,7 +108,7 @@ def test_bytes_that_are_no_text_come_as_base64(console: Console) -> None:
 def test_missing_key_separator_is_refused_and_what_came_before_is_sent(console: Console) -> None:
     told = console.produce(b"a=1\nb\nc=3\n", "--partition", 0, "--key-separator", "=")
     assert told.code == 1
-    assert told.errors == "appliance: line 2: no key separator '=' in 'b'; 1 record before it sent\n"
+    assert told.errors == "appliance: line 2: no key separator '=' in 'b'; 1 record before this line sent\n"
     assert [record["key"] for record in console.records()] == ["a"]
 
 

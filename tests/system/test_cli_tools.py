@@ -115,7 +115,7 @@ def test_produce_tells_in_json_what_was_taken(run: Console) -> None:
     told = json.loads(refused.text)
     assert (told["delivered"], told["error"]) == (
         1,
-        "line 2: no key separator '=' in 'b'; 1 record before it sent",
+        "line 2: no key separator '=' in 'b'; 1 record before this line sent",
     )
 
 

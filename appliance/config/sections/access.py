@@ -19,18 +19,18 @@ class AccessSettings:
         "",
         "authorizer.class.name",
         choices=("", _STANDARD),
-        doc="With the name of Kafka's authorizer, each request is checked against ACLs. Empty: everybody may do "
-        "everything.",
+        doc="With the name of Kafka's authorizer, the appliance checks each request against ACLs. If "
+        "the option is empty, everybody may do everything.",
     )
     super_user_names: str = option(
         "",
         "super.users",
-        doc="Principals that may do everything, separated by `;`, for example `User:alice;User:bob`.",
+        doc="Principals that may do everything, separated by `;`. An example is `User:alice;User:bob`.",
     )
     allow_without_acls: bool = option(
         False,
         "allow.everyone.if.no.acl.found",
-        doc="Whether everybody may do everything to a resource for which no ACL exists.",
+        doc="Whether everybody may do everything with a resource that no ACL covers.",
     )
 
     def __post_init__(self) -> None:

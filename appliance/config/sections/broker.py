@@ -20,7 +20,7 @@ class BrokerSettings:
         "num.partitions",
         unit="partitions",
         minimum=1,
-        doc="Number of partitions of a topic that is created without a number.",
+        doc="Number of partitions of a new topic if the request that creates it gives no number.",
     )
     default_replication_factor: int = option(
         0,
@@ -28,13 +28,13 @@ class BrokerSettings:
         unit="replicas",
         minimum=1,
         special=(0,),
-        doc="Number of replicas of a topic that is created without a number. 0: the number of slots, at "
-        "most 3.",
+        doc="Number of replicas of a new topic if the request that creates it gives no number. 0 means "
+        "the number of slots, but at most 3.",
     )
     auto_create_topics_enable: bool = option(
         True,
         "auto.create.topics.enable",
-        doc="Whether a client that asks for an unknown topic creates it.",
+        doc="Whether the broker creates an unknown topic when a client asks for it.",
     )
     delete_topic_enable: bool = option(
         True,
@@ -44,16 +44,17 @@ class BrokerSettings:
     slots_removed_ok: bool = option(
         False,
         "slots.removed.ok",
-        doc="Whether the appliance may start with fewer slots than the data directory has partitions on. "
-        "Partitions of the missing slots are then unavailable.",
+        doc="Whether the appliance may start if the data directory has partitions on more slots than "
+        "the option `slots` allows. The partitions of the missing slots are then unavailable.",
     )
     auto_create_topics_per_request: int = option(
         100,
         "auto.create.topics.request.max",
         unit="topics",
         minimum=1,
-        doc="Maximum number of topics that one Metadata request creates. For further topics the client gets "
-        "LEADER_NOT_AVAILABLE; its next request creates more of them.",
+        doc="Maximum number of topics that the broker creates for one Metadata request. For the other "
+        "unknown topics the client gets LEADER_NOT_AVAILABLE. The next request of the client then "
+        "creates more topics.",
     )
     max_partitions: int = option(
         10_000,
@@ -61,7 +62,7 @@ class BrokerSettings:
         unit="partitions",
         minimum=1,
         maximum=1_000_000,
-        doc="Maximum number of partitions of the appliance. Each needs a row of shared memory.",
+        doc="Maximum number of partitions of the appliance. Each partition needs a row of shared memory.",
     )
     max_partitions_per_request: int = option(
         2000,
@@ -76,30 +77,31 @@ class BrokerSettings:
         "fetch.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of a fetch response, whatever the client asks for. A response may exceed it to "
-        "hold one batch.",
+        doc="Maximum size of a fetch response, even if the client asks for more. A response is larger "
+        "only if a single batch is larger.",
     )
     fetch_session_partitions_max: int = option(
         500_000,
         "fetch.session.cache.partitions.max",
         unit="partitions",
         minimum=1000,
-        doc="Maximum number of partitions in all fetch sessions of one network process, about 200 bytes "
-        "each. A consumer without a session lists its partitions in each request.",
+        doc="Maximum number of partitions in all fetch sessions of one network process. Each of these "
+        "partitions needs about 200 bytes. A consumer that gets no session lists its partitions in "
+        "each request.",
     )
     fetch_session_slots: int = option(
         1000,
         "max.incremental.fetch.session.cache.slots",
         unit="sessions",
         minimum=0,
-        doc="Maximum number of incremental fetch sessions.",
+        doc="Maximum number of incremental fetch sessions of one network process.",
     )
     max_decompressed_message_bytes: int = option(
         104_857_600,
         "max.decompressed.message.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of a batch after decompression. A batch that exceeds it is rejected as a "
+        doc="Maximum size of a batch after decompression. The broker rejects a larger batch as a "
         "decompression bomb.",
     )
     coordinator_processes: int = option(
@@ -108,12 +110,15 @@ class BrokerSettings:
         unit="processes",
         minimum=1,
         maximum=16,
-        doc="Number of coordinator processes, which share the groups. Process p modulo this number serves partition p"
-        " of __consumer_offsets. When a process dies, only its groups wait until it is restarted. More than one process"
-        " helps if a single one is busy all the time. Each process has a pool of coordinator.pool.bytes. Each has an"
-        " equal part of group.max.count, group.members.max, group.members.max.bytes and group.pending.members.max."
-        " If a client sends requests for groups of different processes on one connection, and does not wait for"
-        " the answers, the requests may take effect in another order.",
+        doc="Number of coordinator processes. They divide the consumer groups among themselves. "
+        "Partition p of __consumer_offsets belongs to process p modulo this number. When a "
+        "coordinator process dies, only the groups of this process wait until it is restarted. More"
+        " than one process helps if a single one is busy all the time. Each process has its own "
+        "pool of coordinator.pool.bytes. The processes divide the limits group.max.count, "
+        "group.members.max, group.members.max.bytes and group.pending.members.max equally. Suppose "
+        "that a client sends requests for several groups on one connection, and does not wait for "
+        "the answers. If these groups belong to different processes, the requests may take effect "
+        "in another order.",
     )
     coordinator_pool_bytes: int = option(
         32 * _MIB,
@@ -122,8 +127,8 @@ class BrokerSettings:
         unit="bytes",
         minimum=4 * _MIB,
         maximum=2**31,
-        doc="Memory for appends and large responses of a coordinator process that are in flight. Work that does "
-        "not fit waits.",
+        doc="Memory of one coordinator process for its appends and large responses in flight. While "
+        "this memory is full, further work waits.",
     )
     producer_id_expiration_ms: int = option(
         86_400_000,
@@ -131,40 +136,40 @@ class BrokerSettings:
         unit="ms",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Time after which the sequence numbers of a producer that sends nothing are forgotten.",
+        doc="Time after which the broker forgets the sequence numbers of a producer that sends nothing.",
     )
     producer_ids_per_partition_max: int = option(
         20_000,
         "producer.ids.per.partition.max",
         unit="producer ids",
         minimum=100,
-        doc="Maximum number of producer ids whose sequence numbers one partition remembers. Above it the "
-        "partition forgets those that have sent nothing for the longest time, but never one with an "
-        "open transaction.",
+        doc="Maximum number of producer ids whose sequence numbers one partition remembers. Above the "
+        "maximum, the partition forgets the producers that have sent nothing for the longest time. "
+        "It never forgets a producer with an open transaction.",
     )
     producer_ids_max: int = option(
         200_000,
         "producer.ids.max",
         unit="producer ids",
         minimum=1000,
-        doc="Maximum number of producer ids that all partitions of one worker remember, about 500 bytes "
-        "each. Above it a partition forgets one of its own for each new one.",
+        doc="Maximum number of producer ids that all partitions of one worker remember. Each id needs "
+        "about 500 bytes. Above the maximum, a partition forgets one of its ids for each new id.",
     )
     log_flush_offset_checkpoint_interval_ms: int = option(
         60_000,
         "log.flush.offset.checkpoint.interval.ms",
         unit="ms",
         minimum=0,
-        doc="Interval at which recovery points, log start offsets and high watermarks are written to their "
-        "checkpoint files.",
+        doc="Interval at which the broker writes recovery points, log start offsets and high watermarks"
+        " to their checkpoint files.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = option(
         1000,
         "log.flush.start.offset.checkpoint.interval.ms",
         unit="ms",
         minimum=0,
-        doc="Maximum delay before a log start offset that DeleteRecords moved is written to its checkpoint "
-        "file. Kafka's default is one minute.",
+        doc="Maximum delay before the broker writes a log start offset that DeleteRecords has moved to "
+        "its checkpoint file. Kafka's default is one minute.",
     )
     reader_state_interval_ms: int = option(
         20,
@@ -172,8 +177,8 @@ class BrokerSettings:
         unit="ms",
         minimum=1,
         maximum=60_000,
-        doc="Maximum delay before new records appear in a partition's .state file, where readers of the "
-        "disk see them.",
+        doc="Maximum delay before the broker writes the end of new records into the .state file of a "
+        "partition. Readers of the disk see new records only after this.",
     )
     reader_lease_max_bytes: int = option(
         10 * 1024 * _MIB,
@@ -181,9 +186,9 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=0,
-        doc="Maximum size of deleted segments that leases of readers of the disk keep, in each process that "
-        "owns logs. Above it, the leases on the segments that were held longest are revoked, even if "
-        "their readers are alive.",
+        doc="Maximum size of the deleted segments that one process keeps for leases of readers of the "
+        "disk. Above the maximum, the process revokes leases, even if their readers are alive. It "
+        "begins with the leases for which it has kept segments for the longest time.",
     )
     reader_lease_max_ms: int = option(
         3_600_000,
@@ -191,8 +196,9 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=0,
-        doc="Maximum time that a lease keeps deleted segments if nobody renews it, whatever the lease asks "
-        "for. Then it is revoked. A live reader renews its lease every ten seconds.",
+        doc="Maximum time for which a lease keeps deleted segments if its reader does not renew it. The"
+        " maximum also applies if the lease asks for more time. After this time the broker revokes "
+        "the lease. A live reader renews its lease every ten seconds.",
     )
     log_retention_check_interval_ms: int = option(
         300_000,
@@ -200,7 +206,7 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="Interval at which partitions are checked for segments that retention may delete.",
+        doc="Interval at which the broker looks for segments that retention may delete.",
     )
     log_cleaner_dedupe_buffer_bytes: int = option(
         128 * _MIB,
@@ -209,8 +215,8 @@ class BrokerSettings:
         unit="bytes",
         minimum=_MIB,
         effect=Effect.AT_ONCE,
-        doc="Maximum memory for the keys of one compaction round. The cleaner allocates what the keys need "
-        "and frees it afterwards.",
+        doc="Maximum memory for the keys of one compaction round. The cleaner allocates only the memory"
+        " that the keys need, and frees it after the round.",
     )
     log_cleaner_io_max_bytes_per_second: int = option(
         2**63 - 1,
@@ -219,7 +225,7 @@ class BrokerSettings:
         unit="bytes/s",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Upper bound on the cleaner's average I/O rate, reads and writes together.",
+        doc="Maximum average I/O rate of the cleaner, for reads and writes together.",
     )
     log_cleaner_backoff_ms: int = option(
         15_000,
@@ -228,8 +234,8 @@ class BrokerSettings:
         unit="ms",
         minimum=0,
         effect=Effect.AT_ONCE,
-        doc="Pause between two checks of the cleaner for logs that have changed. Without changes it does "
-        "not check.",
+        doc="Pause between two rounds in which the cleaner looks for logs to compact. The cleaner looks"
+        " only if a log has changed.",
     )
     replica_lag_time_max_ms: int = option(
         30_000,
@@ -237,12 +243,13 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="Time after which a follower that has not caught up leaves the in-sync replicas.",
+        doc="Time after which a follower that has not caught up with the leader leaves the in-sync replicas.",
     )
     auto_leader_rebalance_enable: bool = option(
         True,
         "auto.leader.rebalance.enable",
-        doc="Whether leadership returns to the preferred leaders automatically.",
+        doc="Whether the controller gives leadership back to preferred leaders by itself. The preferred"
+        " leader of a partition is its first replica.",
     )
     leader_imbalance_check_interval_seconds: int = option(
         300,
@@ -250,8 +257,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="s",
         minimum=1,
-        doc="Delay before leadership returns to preferred leaders, and the interval of further checks while "
-        "a slot is out of balance.",
+        doc="Delay before the controller gives leadership back to preferred leaders. While some "
+        "partitions have another leader, the controller checks again after the same time.",
     )
     leader_imbalance_per_broker_percentage: int = option(
         10,
@@ -259,35 +266,37 @@ class BrokerSettings:
         unit="%",
         minimum=0,
         maximum=100,
-        doc="Percentage of a slot's preferred partitions that other slots may lead before leadership "
-        "returns to it.",
+        doc="Percentage of a slot's preferred partitions that other slots may lead. Above this "
+        "percentage, the controller gives leadership back to the slot.",
     )
     rack: str | None = option(
         None,
         "broker.rack",
-        doc="The rack that Metadata and DescribeCluster report. It has no other effect: consumers always "
-        "fetch from the leader.",
+        doc="The rack that Metadata and DescribeCluster report. The option has no other effect, because"
+        " consumers always fetch from the leader.",
     )
     shutdown_timeout_ms: int = option(
         10_000,
         "shutdown.timeout.ms",
         unit="ms",
         minimum=100,
-        doc="Maximum time of a clean stop. Processes that still run after it are killed.",
+        doc="Maximum time of a clean stop. After this time the supervisor kills the processes that "
+        "still run.",
     )
     restart_backoff_ms: int = option(
         50,
         "process.restart.backoff.ms",
         unit="ms",
         minimum=0,
-        doc="Pause before a process that died is started again. It doubles each time the process dies again.",
+        doc="Pause before the supervisor starts a dead process again. The pause doubles each time the "
+        "process dies again.",
     )
     restart_backoff_max_ms: int = option(
         5000,
         "process.restart.backoff.max.ms",
         unit="ms",
         minimum=0,
-        doc="Longest pause before a process that died is started again.",
+        doc="Longest pause before the supervisor starts a dead process again.",
     )
     worker_hang_timeout_ms: int = option(
         10_000,
@@ -295,8 +304,8 @@ class BrokerSettings:
         unit="ms",
         minimum=1000,
         special=(0,),
-        doc="If there are several workers: time after which a worker or replica process that hangs is "
-        "killed. 0: never.",
+        doc="Time after which the supervisor kills a worker or a replica process that hangs. The "
+        "supervisor does this only if there are several workers. 0 means never.",
     )
 
     def __post_init__(self) -> None:

@@ -36,8 +36,8 @@ class GroupSettings:
         "group.initial.rebalance.delay.ms",
         unit="ms",
         minimum=0,
-        doc="Time that the first rebalance of an empty group waits for more members. Each new member "
-        "extends it.",
+        doc="Time for which the first rebalance of an empty group waits for more members. Each new "
+        "member extends this time.",
     )
     max_size: int = option(
         INT32_MAX,
@@ -51,40 +51,44 @@ class GroupSettings:
         "group.max.count",
         unit="groups",
         minimum=1,
-        doc="Maximum number of groups. A client that would create one more gets GROUP_MAX_SIZE_REACHED, or "
-        "POLICY_VIOLATION if it only commits offsets. Groups without members and offsets are removed to "
-        "make room.",
+        doc="Maximum number of groups. If a client would create one more group, it gets "
+        "GROUP_MAX_SIZE_REACHED. If a client would create one more group by a commit of offsets, it"
+        " gets POLICY_VIOLATION. To make room, the coordinator removes groups without members and "
+        "offsets.",
     )
     members_max: int = option(
         100_000,
         "group.members.max",
         unit="members",
         minimum=1,
-        doc="Maximum number of members of all groups together. One more gets GROUP_MAX_SIZE_REACHED.",
+        doc="Maximum number of members of all groups together. A further member gets GROUP_MAX_SIZE_REACHED.",
     )
     max_bytes: int = option(
         8 << 20,
         "group.max.bytes",
         unit="bytes",
         minimum=1,
-        doc="Maximum memory of one group for the data that its members send (ids, protocols, subscriptions and"
-        " assignments). A request that needs more memory gets GROUP_MAX_SIZE_REACHED.",
+        doc="Maximum memory of one group for the data that its members send: ids, protocols, "
+        "subscriptions and assignments. A request that needs more memory gets "
+        "GROUP_MAX_SIZE_REACHED.",
     )
     members_max_bytes: int = option(
         128 << 20,
         "group.members.max.bytes",
         unit="bytes",
         minimum=1,
-        doc="Maximum memory of all groups together for such data and for the names of the groups. A usual member takes"
-        " about 600 bytes. Above the maximum, a commit for a new group gets POLICY_VIOLATION.",
+        doc="Maximum memory of all groups together for the data that members send, and for the names of"
+        " the groups. A typical member needs about 600 bytes. Above the maximum, a commit for a new"
+        " group gets POLICY_VIOLATION.",
     )
     pending_members_max: int = option(
         20_000,
         "group.pending.members.max",
         unit="members",
         minimum=1,
-        doc="Maximum number of members, over all groups, that have received an id and have not joined with "
-        "it. Above it the oldest id is forgotten, and its client starts again. An id is kept for one "
+        doc="Maximum number of members of all groups together that have received a member id and have "
+        "not joined with it yet. Above the maximum, the coordinator forgets the oldest of these "
+        "ids. The client with this id then starts again. The coordinator keeps an id for one "
         "minute, or for the session timeout if that is shorter.",
     )
     request_max_bytes: int = option(
@@ -92,52 +96,53 @@ class GroupSettings:
         "group.request.max.bytes",
         unit="bytes",
         minimum=4096,
-        doc="Maximum size of a request that names groups or offsets, or joins a group. A larger one closes "
-        "its connection. A SyncGroup may be eight times as large, because it carries the assignments of "
-        "all members. Commits are limited by the maximum size of a batch.",
+        doc="Maximum size of a request for groups or offsets. If a request is larger, the broker closes"
+        " the connection. A SyncGroup request may be eight times as large, because it carries the "
+        "assignments of all members. A commit of offsets may be as large as a batch.",
     )
     consumer_session_timeout_ms: int = option(
         45_000,
         "group.consumer.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="Time after which a member of a consumer group (KIP-848) that sends no heartbeat is removed.",
+        doc="Time after which the coordinator removes a member of a consumer group (KIP-848) that sends"
+        " no heartbeat.",
     )
     consumer_min_session_timeout_ms: int = option(
         45_000,
         "group.consumer.min.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="Shortest session timeout that a consumer group can be given.",
+        doc="Shortest session timeout that you can set for a consumer group.",
     )
     consumer_max_session_timeout_ms: int = option(
         60_000,
         "group.consumer.max.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="Longest session timeout that a consumer group can be given.",
+        doc="Longest session timeout that you can set for a consumer group.",
     )
     consumer_heartbeat_interval_ms: int = option(
         5_000,
         "group.consumer.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Interval at which members of consumer groups must send heartbeats. It must be less than their "
-        "session timeout.",
+        doc="Interval at which members of consumer groups must send heartbeats. The interval must be "
+        "shorter than the session timeout.",
     )
     consumer_min_heartbeat_interval_ms: int = option(
         5_000,
         "group.consumer.min.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Shortest heartbeat interval that a consumer group can be given.",
+        doc="Shortest heartbeat interval that you can set for a consumer group.",
     )
     consumer_max_heartbeat_interval_ms: int = option(
         15_000,
         "group.consumer.max.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Longest heartbeat interval that a consumer group can be given.",
+        doc="Longest heartbeat interval that you can set for a consumer group.",
     )
     consumer_max_size: int = option(
         INT32_MAX,
@@ -150,14 +155,15 @@ class GroupSettings:
         _ASSIGNORS,
         "group.consumer.assignors",
         choices=_ASSIGNORS,
-        doc="Assignors that members of consumer groups may ask for. The first one is used for members that "
-        "ask for none.",
+        doc="Assignors that members of consumer groups may ask for. If a member asks for no assignor, "
+        "the coordinator uses the first one.",
     )
     consumer_migration_policy: str = option(
         "bidirectional",
         "group.consumer.migration.policy",
-        doc="Whether groups with members may change between the classic protocol and that of KIP-848: "
-        "bidirectional, upgrade, downgrade or disabled.",
+        doc="Whether a group with members may change between the classic protocol and the protocol of "
+        "KIP-848. `upgrade` allows only the change to KIP-848, and `downgrade` only the change "
+        "back. `bidirectional` allows both, and `disabled` allows neither.",
     )
 
     def __post_init__(self) -> None:

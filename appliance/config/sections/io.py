@@ -17,9 +17,9 @@ class IoSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="I/O worker processes of each slot. A partition belongs to one of them, and the partitions of a "
-        "topic are spread evenly. The number may change at each start. Kafka's num.io.threads is "
-        "accepted as this option.",
+        doc="Number of I/O worker processes of each slot. Each partition belongs to one worker, and the"
+        " partitions of a topic are spread evenly. You can choose another number at each start. You"
+        " can also use Kafka's name num.io.threads.",
     )
 
     def __post_init__(self) -> None:

@@ -79,9 +79,10 @@ class ListenerSettings:
     listeners: tuple[str, ...] = option(
         (),
         "listeners",
-        doc="Where slot 0 listens: `NAME://host:port` each, for example `INTERNAL://127.0.0.1:9092`. Slot n listens "
-        "on port + n. An IPv6 address is in brackets. Without a host it is every IPv4 address. Without this option "
-        "there is one listener, `PLAINTEXT`, on `host` and `port`.",
+        doc="Listeners of slot 0, each as `NAME://host:port`, for example `INTERNAL://127.0.0.1:9092`. "
+        "Slot n listens on port + n. Write an IPv6 address in brackets. If you leave out the host, "
+        "the appliance listens on every IPv4 address. Without this option there is one listener, "
+        "`PLAINTEXT`, on `host` and `port`.",
     )
     security_protocol_map: tuple[str, ...] = option(
         (),
@@ -92,13 +93,15 @@ class ListenerSettings:
     advertised: tuple[str, ...] = option(
         (),
         "advertised.listeners",
-        doc="Addresses that clients get in place of those of `listeners`: `NAME://host:port` each, the port being "
-        "slot 0's. A client gets the addresses of the listener that it connected to.",
+        doc="Addresses that clients get instead of the addresses in `listeners`, each as "
+        "`NAME://host:port`. The port is the port of slot 0. A client gets the addresses of the "
+        "listener that it has connected to.",
     )
     insecure: bool = option(
         False,
         "insecure",
-        doc="Whether a listener may authenticate nobody although other hosts reach it. Everybody who reaches it can "
+        doc="Whether the appliance starts even if other hosts can connect to a listener that "
+        "authenticates no client. Without ACLs, everybody who can connect to such a listener can "
         "read, write and delete everything.",
     )
 

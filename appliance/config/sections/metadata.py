@@ -23,13 +23,14 @@ class MetadataSettings:
         "embedded",
         "metadata.store",
         choices=("embedded", "zookeeper"),
-        doc="Where topics, leaders and settings are kept: in a file of data.dir, or in a ZooKeeper ensemble.",
+        doc="Where the appliance keeps topics, leaders and settings. `embedded` means a file in "
+        "data.dir, and `zookeeper` means a ZooKeeper ensemble.",
     )
     zookeeper_connect: str | None = option(
         None,
         "zookeeper.connect",
-        doc="Addresses of the ensemble: host:port,host:port/chroot. Each appliance needs a chroot of its "
-        "own, which is created if it does not exist.",
+        doc="Addresses of the ZooKeeper ensemble, in the form host:port,host:port/chroot. Each "
+        "appliance needs its own chroot. If the chroot does not exist, the appliance creates it.",
     )
     zookeeper_session_timeout_ms: int = option(
         18_000,
@@ -37,8 +38,8 @@ class MetadataSettings:
         unit="ms",
         minimum=1000,
         maximum=600_000,
-        doc="Time without contact after which ZooKeeper ends the controller's session, so that another "
-        "controller may replace it.",
+        doc="Time without contact after which ZooKeeper ends the controller's session. Another "
+        "controller may then replace this controller.",
     )
 
     def __post_init__(self) -> None:

@@ -31,8 +31,8 @@ class NetworkSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Number of network processes, which share the connections. Kafka's num.network.threads is "
-        "accepted as this option.",
+        doc="Number of network processes. They divide the connections among themselves. You can also "
+        "use Kafka's name num.network.threads.",
     )
     pool_bytes: int = option(
         256 * _MIB,
@@ -40,7 +40,8 @@ class NetworkSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=_MIB,
-        doc="Memory for requests in flight in one network process. When it is full, sockets are not read.",
+        doc="Memory for requests in flight in one network process. While this memory is full, the "
+        "network process reads from no socket.",
     )
     ring_slots: int = option(
         4096,
@@ -48,7 +49,8 @@ class NetworkSettings:
         unit="messages",
         minimum=64,
         maximum=2**20,
-        doc="Number of messages in each ring between two processes; a power of two.",
+        doc="Number of messages in each ring. A ring is a queue between two processes. The number must "
+        "be a power of two.",
     )
     connections_max: int = option(
         10_000,
@@ -56,7 +58,8 @@ class NetworkSettings:
         unit="connections",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Maximum number of connections. One more is closed as soon as it is accepted.",
+        doc="Maximum number of connections. If a client opens one more, the appliance closes the new "
+        "connection at once.",
     )
     connections_max_per_ip: int = option(
         -1,
@@ -65,8 +68,8 @@ class NetworkSettings:
         minimum=1,
         special=(-1,),
         effect=Effect.AT_ONCE,
-        doc="Maximum number of connections from one address. -1: a tenth of max.connections is reserved for "
-        "other addresses, if max.connections is at least 100.",
+        doc="Maximum number of connections from one address. With -1, one address may have nine tenths "
+        "of max.connections. If max.connections is below 100, -1 means no limit for one address.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -74,15 +77,15 @@ class NetworkSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="Time after which a connection that sends nothing is closed.",
+        doc="Time after which the broker closes a connection on which the client sends nothing.",
     )
     request_max_bytes: int = option(
         104_857_600,
         "socket.request.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of a request. A larger one closes its connection before memory is allocated for "
-        "it.",
+        doc="Maximum size of a request. If a request is larger, the broker closes the connection before"
+        " it allocates memory for the request.",
     )
     requests_in_flight_per_connection: int = option(
         64,
@@ -90,32 +93,34 @@ class NetworkSettings:
         unit="requests",
         minimum=1,
         maximum=4096,
-        doc="Maximum number of produce requests of one connection in flight. When it is reached, the socket "
-        "is not read. Any other request waits until those before it are answered.",
+        doc="Maximum number of produce requests of one connection in flight. At this number the network"
+        " process stops reading from the socket. A request of any other kind waits until all "
+        "earlier requests of the connection are answered.",
     )
     waiting_fetch_partitions_max: int = option(
         200_000,
         "network.waiting.fetch.partitions.max",
         unit="partitions",
         minimum=1000,
-        doc="Maximum number of partitions that all waiting fetches of one network process watch, about 500 "
-        "bytes each. Above it, the fetch of many partitions that has waited longest is answered early.",
+        doc="Maximum number of partitions in all waiting fetches of one network process. Each of these "
+        "partitions needs about 500 bytes. Above the maximum, the network process answers a fetch "
+        "early. It chooses the fetch that has waited longest among the fetches of many partitions.",
     )
     request_stall_grace_ms: int = option(
         1000,
         "network.request.stall.grace.ms",
         unit="ms",
         minimum=1,
-        doc="Time that a partly received request may hold pool space while other requests wait for that "
-        "space.",
+        doc="Time for which an incomplete request may keep its space in the pool while other requests "
+        "wait for space.",
     )
     closed_lines_per_minute: int = option(
         100,
         "network.closed.lines.per.minute",
         unit="lines",
         minimum=0,
-        doc="Maximum number of log lines per minute and network process about connections that were closed "
-        "because of invalid data. One more line counts the rest.",
+        doc="Maximum number of log lines that one network process writes per minute about connections "
+        "with invalid data. If there are more such connections, one more line says how many.",
     )
     socket_send_buffer_bytes: int = option(
         -1,
@@ -123,7 +128,8 @@ class NetworkSettings:
         unit="bytes",
         minimum=1,
         special=(-1,),
-        doc="SO_SNDBUF of client sockets. -1: the kernel adapts it to the connection.",
+        doc="Size of the send buffer of client sockets (SO_SNDBUF). With -1, the kernel chooses the "
+        "size for each connection.",
     )
     socket_receive_buffer_bytes: int = option(
         -1,
@@ -131,7 +137,8 @@ class NetworkSettings:
         unit="bytes",
         minimum=1,
         special=(-1,),
-        doc="SO_RCVBUF of client sockets. -1: the kernel adapts it to the connection.",
+        doc="Size of the receive buffer of client sockets (SO_RCVBUF). With -1, the kernel chooses the "
+        "size for each connection.",
     )
     listen_backlog: int = option(
         1024,
@@ -139,7 +146,7 @@ class NetworkSettings:
         unit="connections",
         minimum=1,
         maximum=65535,
-        doc="Maximum number of connections that the kernel queues before they are accepted.",
+        doc="Maximum number of new connections that the kernel queues until the appliance accepts them.",
     )
 
     @property

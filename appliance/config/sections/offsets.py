@@ -20,8 +20,8 @@ class OffsetsSettings:
         "offsets.topic.num.partitions",
         unit="partitions",
         minimum=1,
-        doc="Number of partitions of __consumer_offsets when it is created. Groups are spread over them by "
-        "their id.",
+        doc="Number of partitions of __consumer_offsets when the broker creates this topic. The id of a"
+        " group determines the partition of the group.",
     )
     topic_replication_factor: int = option(
         0,
@@ -31,15 +31,16 @@ class OffsetsSettings:
         minimum=1,
         maximum=32,
         special=(0,),
-        doc="Number of replicas of __consumer_offsets when it is created. 0: the number of slots, at most 3.",
+        doc="Number of replicas of __consumer_offsets when the broker creates this topic. 0 means the "
+        "number of slots, but at most 3.",
     )
     topic_segment_bytes: int = option(
         100 * _MIB,
         "offsets.topic.segment.bytes",
         unit="bytes",
         minimum=_MIB,
-        doc="Segment size of __consumer_offsets. Only closed segments are compacted, and a new coordinator "
-        "reads the rest.",
+        doc="Segment size of __consumer_offsets. The cleaner compacts only closed segments. Therefore a"
+        " new coordinator must read more records if segments are large.",
     )
     topic_compression_codec: int = option(
         0,
@@ -47,7 +48,8 @@ class OffsetsSettings:
         unit="codec",
         minimum=0,
         maximum=4,
-        doc="Compression of batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        doc="Compression of batches in __consumer_offsets. 0 means none, 1 gzip, 2 snappy, 3 lz4, and 4"
+        " zstd.",
     )
     metadata_max_bytes: int = option(
         4096,
@@ -55,15 +57,15 @@ class OffsetsSettings:
         unit="characters",
         minimum=0,
         maximum=32_767,
-        doc="Maximum length of the text that a committed offset may carry.",
+        doc="Maximum length of the text that a client can store with a committed offset.",
     )
     retention_minutes: int = option(
         10_080,
         "offsets.retention.minutes",
         unit="minutes",
         minimum=1,
-        doc="Time that offsets are kept for a group without members, or for a topic that the group no "
-        "longer consumes.",
+        doc="Time for which the coordinator keeps the offsets of a group without members. It also keeps"
+        " offsets for this time if the group no longer consumes their topic.",
     )
     retention_check_interval_ms: int = option(
         600_000,

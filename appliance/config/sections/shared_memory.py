@@ -20,14 +20,15 @@ class SharedMemorySettings:
         unit="lanes",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of shared-memory lanes for clients of this host. With 0 there are none. See "
+        doc="Maximum number of shared-memory lanes for clients of this host. 0 turns lanes off. See "
         "docs/shared-memory.md.",
     )
     group: str | None = option(
         None,
         "shared.memory.group",
-        doc="Group whose members may have a lane, too. Without it only the user that runs the appliance may. "
-        "Members also need the right to pass through the data directory.",
+        doc="Group whose members may also use a lane. Without this option, only the user that runs the "
+        "appliance may use one. The members of the group also need permission to enter the data "
+        "directory.",
     )
     pool_bytes: int = option(
         4 * _MIB,
@@ -36,8 +37,9 @@ class SharedMemorySettings:
         unit="bytes",
         minimum=65536,
         maximum=1024 * _MIB,
-        doc="Size of the pool of one lane. One half is for requests, of which none can be larger, and the other for "
-        "answers. A lane takes memory only for what was used of it.",
+        doc="Size of the pool of one lane. One half is for requests, and the other half is for answers."
+        " No request can be larger than its half. Pages of the pool that were never used need no "
+        "memory.",
     )
 
     def __post_init__(self) -> None:

@@ -23,18 +23,19 @@ class TlsSettings:
     keystore_location: str | None = option(
         None,
         "ssl.keystore.location",
-        doc="PEM file with the private key and the certificate chain of the SSL listeners, the server's certificate "
-        "first. The appliance reads all files of this section again when they change.",
+        doc="PEM file with the private key and the certificate chain of the SSL listeners. The chain "
+        "begins with the server's certificate. When a file that is named in this section changes, "
+        "the appliance reads it again.",
     )
     certificate_file: str | None = option(
         None,
         "ssl.certificate.file",
-        doc="PEM file with the certificate chain, if the private key is in another file.",
+        doc="PEM file with the certificate chain. Use this option if the private key is in another file.",
     )
     key_file: str | None = option(
         None,
         "ssl.key.file",
-        doc="PEM file with the private key that belongs to ssl.certificate.file. It must not be encrypted.",
+        doc="PEM file with the private key for ssl.certificate.file. The key must not be encrypted.",
     )
     truststore_location: str | None = option(
         None,
@@ -45,8 +46,10 @@ class TlsSettings:
         CLIENT_AUTH_NONE,
         "ssl.client.auth",
         choices=(CLIENT_AUTH_NONE, CLIENT_AUTH_REQUESTED, CLIENT_AUTH_REQUIRED),
-        doc="Whether clients show a certificate. `requested`: a client without one is User:ANONYMOUS. A certificate "
-        "that is shown must be signed by an authority of ssl.truststore.location.",
+        doc="Whether clients must show a certificate. With `none`, the appliance asks for no "
+        "certificate. With `requested`, a client without a certificate may connect, and is "
+        "User:ANONYMOUS. With `required`, the appliance refuses such a client. If a client shows a "
+        "certificate, an authority of ssl.truststore.location must have signed the certificate.",
     )
     enabled_protocols: tuple[str, ...] = option(
         (TLS_1_2, TLS_1_3),
@@ -57,9 +60,10 @@ class TlsSettings:
     principal_mapping_rules: str = option(
         DEFAULT,
         "ssl.principal.mapping.rules",
-        doc="How a principal's name follows from the name in a client certificate: rules "
-        "`RULE:pattern/replacement/[LU]`, separated by commas, or `DEFAULT`, the whole name. The first rule that "
-        "matches the whole name counts. A certificate that no rule matches is refused.",
+        doc="Rules that make the name of a principal from the name in a client certificate, separated "
+        "by commas. A rule is `RULE:pattern/replacement/[LU]`, or `DEFAULT`, which keeps the whole "
+        "name. The appliance applies the first rule that matches the whole name. It accepts only "
+        "certificates that a rule matches.",
     )
     handshake_timeout_ms: int = option(
         10_000,
@@ -67,7 +71,7 @@ class TlsSettings:
         unit="ms",
         minimum=100,
         maximum=600_000,
-        doc="Time that a client has to finish its TLS handshake.",
+        doc="Time in which a client must finish its TLS handshake.",
     )
     handshakes_max: int = option(
         1000,
@@ -75,7 +79,8 @@ class TlsSettings:
         unit="handshakes",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of unfinished TLS handshakes of one network process. For one more, the oldest is closed.",
+        doc="Maximum number of unfinished TLS handshakes of one network process. When one more begins, "
+        "the network process closes the oldest.",
     )
     handshakes_max_per_ip: int = option(
         100,
@@ -83,7 +88,8 @@ class TlsSettings:
         unit="handshakes",
         minimum=1,
         maximum=100_000,
-        doc="The same for the unfinished handshakes from one address.",
+        doc="Maximum number of unfinished TLS handshakes that one network process has from one address."
+        " When one more begins, the network process closes the oldest from this address.",
     )
 
     def __post_init__(self) -> None:

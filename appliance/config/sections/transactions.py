@@ -20,8 +20,8 @@ class TransactionSettings:
         "transaction.state.log.num.partitions",
         unit="partitions",
         minimum=1,
-        doc="Number of partitions of __transaction_state when it is created. Transactional ids are spread over "
-        "them.",
+        doc="Number of partitions of __transaction_state when the broker creates this topic. A "
+        "transactional id determines its partition.",
     )
     state_log_replication_factor: int = option(
         0,
@@ -31,22 +31,24 @@ class TransactionSettings:
         minimum=1,
         maximum=32,
         special=(0,),
-        doc="Number of replicas of __transaction_state when it is created. 0: the number of slots, at most 3.",
+        doc="Number of replicas of __transaction_state when the broker creates this topic. 0 means the "
+        "number of slots, but at most 3.",
     )
     state_log_min_isr: int = option(
         2,
         "transaction.state.log.min.isr",
         unit="replicas",
         minimum=1,
-        doc="min.insync.replicas of __transaction_state when it is created. With fewer replicas it is their number.",
+        doc="min.insync.replicas of __transaction_state when the broker creates this topic. If the "
+        "topic has fewer replicas, the value is the number of replicas.",
     )
     state_log_segment_bytes: int = option(
         100 * _MIB,
         "transaction.state.log.segment.bytes",
         unit="bytes",
         minimum=_MIB,
-        doc="Segment size of __transaction_state. Only closed segments are compacted, and a new coordinator reads "
-        "the rest.",
+        doc="Segment size of __transaction_state. The cleaner compacts only closed segments. Therefore "
+        "a new coordinator must read more records if segments are large.",
     )
     max_timeout_ms: int = option(
         900_000,
@@ -60,21 +62,23 @@ class TransactionSettings:
         "transactional.id.expiration.ms",
         unit="ms",
         minimum=1,
-        doc="Time after which a transactional id without an open transaction is forgotten, from its last use on.",
+        doc="Time for which the coordinator keeps a transactional id after its last use. The "
+        "coordinator keeps an id with an open transaction in any case.",
     )
     expired_check_interval_ms: int = option(
         3_600_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Interval at which the coordinator looks for transactional ids to forget.",
+        doc="Interval at which the coordinator looks for expired transactional ids.",
     )
     ids_max: int = option(
         1_000_000,
         "transactional.id.max.count",
         unit="ids",
         minimum=1,
-        doc="Number of transactional ids that all coordinators keep together. A new one is refused beyond that.",
+        doc="Maximum number of transactional ids that all coordinators keep together. At this number "
+        "the coordinators refuse new ids.",
     )
 
     def __post_init__(self) -> None:

@@ -28,32 +28,34 @@ class ZeroMqSettings:
     listeners: tuple[str, ...] = option(
         (),
         "listeners.zeromq",
-        doc="Endpoints for ZeroMQ clients, separated by commas: ipc:///PATH or tcp://HOST:PORT. Network process N "
-        "also binds PATH.N or the port PORT + 1 + N. See docs/zeromq.md.",
+        doc="Endpoints for ZeroMQ clients, separated by commas: ipc:///PATH or tcp://HOST:PORT. For "
+        "each endpoint, network process N also binds the endpoint ipc:///PATH.N or the port PORT + "
+        "1 + N. See docs/zeromq.md.",
     )
     allowed_users: tuple[str, ...] = option(
         (),
         "zeromq.allowed.users",
-        doc="Users of this host, by name or number, that may connect to ipc endpoints besides the user that runs "
-        "the appliance.",
+        doc="Users of this host, by name or number, that may connect to ipc endpoints. The user that "
+        "runs the appliance may always connect.",
     )
     curve_secret_key_file: str | None = option(
         None,
         "zeromq.curve.secret.key.file",
-        doc="File with the CURVE key pair of the tcp endpoints, as zmq.auth.create_certificates writes it "
-        "(NAME.key_secret). Without it tcp endpoints are refused, unless zeromq.tcp.insecure is set.",
+        doc="File with the CURVE key pair of the tcp endpoints, as zmq.auth.create_certificates writes "
+        "it (NAME.key_secret). With tcp endpoints, set either this file or zeromq.tcp.insecure.",
     )
     curve_client_keys_dir: str | None = option(
         None,
         "zeromq.curve.client.keys.dir",
-        doc="Directory with the public key of each client that may connect to tcp endpoints, in a file NAME.key. "
-        "The appliance reads it again when it changes.",
+        doc="Directory with the public keys of the clients that may connect to tcp endpoints. The key "
+        "of a client is in a file NAME.key. When the directory changes, the appliance reads it "
+        "again.",
     )
     tcp_insecure: bool = option(
         False,
         "zeromq.tcp.insecure",
-        doc="Whether tcp endpoints are served without authentication and encryption. Anybody who reaches the port "
-        "can then read, write and delete everything.",
+        doc="Whether the appliance serves tcp endpoints without authentication and encryption. Anybody "
+        "who can connect to the port can then read, write and delete everything.",
     )
     sessions_max: int = option(
         1000,
@@ -69,7 +71,8 @@ class ZeroMqSettings:
         unit="ms",
         minimum=500,
         maximum=3_600_000,
-        doc="Time after which a ZeroMQ session that sends nothing ends. Clients send a heartbeat in each fifth of it.",
+        doc="Time after which a ZeroMQ session ends if the client sends nothing. A client that has sent"
+        " nothing for a fifth of this time sends a heartbeat.",
     )
     bytes_in_flight_max: int = option(
         16 * _MIB,
@@ -77,8 +80,8 @@ class ZeroMqSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of the unanswered requests of one ZeroMQ session together. One request alone may have up "
-        "to socket.request.max.bytes.",
+        doc="Maximum size of all unanswered requests of one ZeroMQ session together. A single request "
+        "may be larger, up to socket.request.max.bytes, if it is the only one.",
     )
     window_max_bytes: int = option(
         16 * _MIB,
@@ -87,8 +90,8 @@ class ZeroMqSettings:
         unit="bytes",
         minimum=65536,
         maximum=1024 * _MIB,
-        doc="Maximum size of what is sent to a ZeroMQ client and not acknowledged by it. A client that asks for a "
-        "larger window gets this one.",
+        doc="Maximum number of bytes that the broker sends to a ZeroMQ client before the client "
+        "acknowledges them. If a client asks for a larger window, the broker uses this maximum.",
     )
 
     def __post_init__(self) -> None:

@@ -240,8 +240,8 @@ def _brought_together(
             if not bell and copy.zxid > zxid + 1:
                 aside = set_aside(copy.path)
                 _logger.error(
-                    "metadata store %s ends at transaction %d, its copy at %d; %s is not there, so the store counts:"
-                    " the copy is kept as %s",
+                    "metadata store %s ends at transaction %d, and its copy at %d. There is no %s, so the store is used"
+                    " as it is, and the copy is kept as %s",
                     path,
                     zxid,
                     copy.zxid,
@@ -252,7 +252,7 @@ def _brought_together(
             _roll_forward(database, copy)
             if copy.zxid > zxid + 1:
                 _logger.error(
-                    "metadata store %s lacked transactions %d to %d; they were made again from its copy %s",
+                    "metadata store %s lacked transactions %d to %d, and got them from its copy %s",
                     path,
                     zxid + 1,
                     copy.zxid,

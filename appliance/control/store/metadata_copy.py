@@ -315,8 +315,8 @@ class MetadataCopy:
         self.close()
         if not self._retry_at_s:
             _logger.error(
-                "the copy of the metadata store, %s, cannot be written (%s): changes from %d on are in the store alone"
-                " until it can be written again",
+                "the copy of the metadata store, %s, cannot be written (%s). Changes from transaction %d on are only"
+                " in the store until the copy can be written again",
                 self._path,
                 error.strerror,
                 zxid,

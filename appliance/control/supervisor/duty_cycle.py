@@ -511,8 +511,8 @@ class Supervisor:
             return
         child.held = True
         _logger.error(
-            "%s (pid %d) was killed, and the kernel holds it, perhaps for a disk that does not answer: it runs no"
-            " more, and what it has open waits for its end",
+            "%s (pid %d) was killed, and the kernel holds it, perhaps because a disk does not answer. The process"
+            " executes no more instructions. Its files stay open until the kernel lets it end",
             child.role,
             child.pid,
         )

@@ -3,7 +3,8 @@
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
 whether it exists or not, as with Kafka.
 
-Left out: log levels cannot be changed, and are shown as read-only. There are no subscriptions to client metrics.
+Left out: changing log levels, which the response shows as read-only. Subscriptions to client metrics, because the
+broker does not collect them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions 0: topics in the order of their names, in pages (KIP-966).
 
-Left out: eligible leader replicas (KIP-966), which the broker does not keep. Their lists are empty and not null,
-because Kafka's own Java client fails on null.
+Left out: eligible leader replicas (KIP-966), which the broker does not keep. Each response
+has empty lists for them, because Kafka's own Java client fails if a list is null.
 """
 
 from __future__ import annotations

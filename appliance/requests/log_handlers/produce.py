@@ -11,10 +11,10 @@ A transactional producer's batch may need proof that its partition belongs to an
 (`transactional_produce`); a transactional batch of a request that names no transactional id is refused by its leader
 (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka).
 
-Left out: the list of rejected records (`record_errors`) of a very large batch, because the network
-process would serve no other connection meanwhile. If a request without a transactional id has a transactional batch,
-Kafka also rejects the batches of the other partitions. The appliance rejects only this batch, because it would have
-to look into the batches of each request.
+Left out: the list of rejected records (`record_errors`) of a very large batch, because the network process could
+serve no other connection while it makes the list. If a request without a transactional id has a transactional batch,
+Kafka also rejects the batches of the other partitions. The appliance rejects only the transactional batch. To do the
+same as Kafka, the network process would have to look into every batch of each request.
 """
 
 from __future__ import annotations

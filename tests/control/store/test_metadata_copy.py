@@ -220,7 +220,7 @@ def test_lost_write_ahead_log_is_made_again_from_the_copy(
     store = opened(tmp_path)
     assert [name for name in store.children("/") if "late" in name] == ["late-0", "late-1", "late-2"]
     store.close()
-    assert "made again from its copy" in caplog.text
+    assert "and got them from its copy" in caplog.text
     assert not (tmp_path / f"{DATABASE_NAME}.aside-1").exists()
 
 
