@@ -27,6 +27,7 @@ from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from appliance.protocol.records.batch import CONTROL
 from appliance.protocol.records.record import Record
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.play import within
@@ -48,6 +49,7 @@ from tests.system.transaction_conversation import (
 
 RECORDED: Final = Path(__file__).with_name("transaction_answers.txt")
 PARTITIONS: Final = 3
+A_MARKER: Final = Record(bytes(6), b"\0\0\0\1")
 TOO_LATE: Final = Record(b"value", timestamp_ms=4_000_000_000_000)
 
 MARKERS: Final = ApiKey.WRITE_TXN_MARKERS
@@ -505,33 +507,43 @@ def unfit_records(talk: Conversation) -> None:
         "too late": {"topic": "narrow", "record": TOO_LATE},
         "without a key": {"topic": "keyed"},
         "damaged": {"topic": "narrow", "is_damaged": True},
+        "a marker": {"topic": "narrow", "record": A_MARKER, "attributes": CONTROL},
     }
     for version, end in ((8, 3), (11, 4), (12, 5)):
         for fault, batch in unfit.items():
-            name = f"{fault} {version}"
-            talk.init("a producer", name)
-            producer = talk.init("its next epoch", name)
-            other = talk.init("another producer", f"other {name}")
-            write = partial(talk.produce_unfit, version=version, **batch)
-            if version < 12:
-                write(f"{fault}, before the transaction", name, producer, 0)
-            write(f"{fault}, of an older epoch", name, (producer[0], producer[1] - 1), 0)
-            write(f"{fault}, of another producer", name, other, 0)
-            write(f"{fault}, of nobody", name, (producer[0] + 999_999, 0), 0)
-            write(f"{fault}, in no one's name", None, producer, 0)
-            write(f"{fault}, in no one's name, of no producer", None, (-1, -1), -1)
-            if version < 12:
-                talk.add("the partitions", name, producer, batch["topic"])
-            write(f"{fault}, in the transaction", name, producer, 0)
-            sound = partial(
-                talk.produce, version=version, topic=batch["topic"], record=Record(b"value", b"key")
-            )
-            sound("the one after it", name, producer, 1)
-            sound("in its place", name, producer, 0)
-            write(f"{fault}, where it is open", name, producer, 1)
-            write(f"{fault}, where it is open, of an older epoch", name, (producer[0], producer[1] - 1), 1)
-            write(f"{fault}, where it is open, in no one's name", None, producer, 1)
-            talk.end("the end", name, producer, True, end)
+            _unfit(talk, fault, batch, version=version, end=end)
+
+
+def _unfit(talk: Conversation, fault: str, batch: Mapping[str, Any], *, version: int, end: int) -> None:
+    name = f"{fault} {version}"
+    talk.init("a producer", name)
+    producer = talk.init("its next epoch", name)
+    older = producer[0], producer[1] - 1
+    other = talk.init("another producer", f"other {name}")
+
+    def write(what: str, name: str | None, of: tuple[int, int], sequence: int) -> None:
+        talk.produce_unfit(f"{fault}, {what}", name, of, sequence, version=version, **batch)
+
+    def write_sound(what: str, sequence: int) -> None:
+        keyed = Record(b"value", b"key")
+        talk.produce(what, name, producer, sequence, version=version, topic=batch["topic"], record=keyed)
+
+    if version < 12:
+        write("before the transaction", name, producer, 0)
+    write("of an older epoch", name, older, 0)
+    write("of another producer", name, other, 0)
+    write("of nobody", name, (producer[0] + 999_999, 0), 0)
+    write("in no one's name", None, producer, 0)
+    write("in no one's name, of no producer", None, (-1, -1), -1)
+    if version < 12:
+        talk.add("the partitions", name, producer, batch["topic"])
+    write("in the transaction", name, producer, 0)
+    write_sound("the one after it", 1)
+    write_sound("in its place", 0)
+    write("where it is open", name, producer, 1)
+    write("where it is open, of an older epoch", name, older, 1)
+    write("where it is open, in no one's name", None, producer, 1)
+    talk.end("the end", name, producer, True, end)
 
 
 PARTS: Final[tuple[Callable[[Conversation], None], ...]] = (

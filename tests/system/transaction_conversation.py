@@ -169,6 +169,7 @@ class Conversation:
         partition: int = 0,
         record: Record = A_RECORD,
         is_damaged: bool = False,
+        attributes: int = 0,
         connection: WireSocket | None = None,
     ) -> None:
         """One record, on a connection of its own or on `connection`; what the answer says of the partition."""
@@ -177,7 +178,7 @@ class Conversation:
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=sequence,
-            attributes=TRANSACTIONAL if transactional else 0,
+            attributes=attributes | (TRANSACTIONAL if transactional else 0),
         )
         if is_damaged:
             records = records[:-1] + bytes([records[-1] ^ 1])
