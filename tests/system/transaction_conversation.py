@@ -35,7 +35,7 @@ from appliance.protocol.apis.txn_offset_commit import (
 )
 from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request, encode_response
-from appliance.protocol.primitives import compact_octets_bytes, compact_string_bytes
+from appliance.protocol.primitives import compact_octets_bytes, compact_string_bytes, uvarint_at
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.record import Record, encode_batch
 from tests.clients.play import within
@@ -288,14 +288,29 @@ class Conversation:
 
 
 def _read_flexible(answer: bytes, topic: str) -> Produced:
-    """The one partition of a Produce answer of version 9 to 12, which names no records."""
+    """The one partition of a Produce answer of version 9 to 12."""
     position = 4 + len(compact_string_bytes(topic)) + 7
     error, base_offset, _, log_start = _ANSWER.unpack_from(answer, position)
-    position += _ANSWER.size
-    assert answer[position] == 1, "records are named"
-    length = answer[position + 1]
-    text = answer[position + 2 : position + 1 + length].decode() if length else None
-    return Produced(error, base_offset, text, {}, log_start)
+    count, position = _read_uvarint(answer, position + _ANSWER.size)
+    record_errors: dict[int, str | None] = {}
+    for _ in range(count - 1):
+        (index,) = struct.unpack_from(">i", answer, position)
+        record_errors[index], position = _read_compact(answer, position + 4)
+        position += 1
+    text, _ = _read_compact(answer, position)
+    return Produced(error, base_offset, text, record_errors, log_start)
+
+
+def _read_compact(answer: bytes, position: int) -> tuple[str | None, int]:
+    """A compact nullable string, and the position behind it."""
+    length, position = _read_uvarint(answer, position)
+    if not length:
+        return None, position
+    return answer[position : position + length - 1].decode(), position + length - 1
+
+
+def _read_uvarint(answer: bytes, position: int) -> tuple[int, int]:
+    return uvarint_at(memoryview(answer), position, len(answer))
 
 
 def codes(told: Any) -> set[int]:
