@@ -11,7 +11,8 @@ Before the coordinator answers 0 it has sent the owner of the partition the perm
 Every question is answered once: by the coordinator; with COORDINATOR_NOT_AVAILABLE where it is down, dies, nobody has
 made its topic, or there is no room for the frame; with NETWORK_EXCEPTION after DEADLINE_MS. An addition that meets a
 transition under way (CONCURRENT_TRANSACTIONS) is asked again every RETRY_MS, RETRIES_MS long, because the transaction
-before is being completed right now and a client would wait longer (`add.partitions.to.txn.retry.backoff.ms`, `.max.ms`).
+before is being completed right now and a client would wait longer (`add.partitions.to.txn.retry.backoff.ms`,
+`.max.ms`).
 
 Source: `AddPartitionsToTxnManager`, `ReplicaManager.handleProduceAppend` (KIP-890).
 """
