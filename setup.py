@@ -35,6 +35,7 @@ HOT_MODULES = (
     "appliance/control/coordinator/agent.py",
     "appliance/control/coordinator/coordinator.py",
     "appliance/control/coordinator/group_machines.py",
+    "appliance/control/coordinator/offset_requests.py",
     "appliance/control/coordinator/offsets/offset_book.py",
     "appliance/control/coordinator/offsets/offset_commit.py",
     "appliance/control/coordinator/offsets/offset_records.py",

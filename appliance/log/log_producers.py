@@ -27,9 +27,15 @@ from appliance.protocol.records.batch import (
     CONTROL,
     H_ATTRIBUTES,
     H_BASE_SEQUENCE,
+    H_BATCH_LENGTH,
     H_LAST_OFFSET_DELTA,
+    H_MAGIC,
     H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
     NO_SEQUENCE,
     SEQUENCE_MAX,
     TRANSACTIONAL,
@@ -37,6 +43,20 @@ from appliance.protocol.records.batch import (
 from appliance.protocol.records.control import EndTransactionMarker
 
 _EXPIRY_CHECK_MS: Final = 600_000
+
+
+def without_producer_id() -> RejectedRequest:
+    """Return the refusal of a client's transactional batch that no producer has sent."""
+    return RejectedRequest(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
+    )
+
+
+def _without_transactional_id(producer_id: int) -> RejectedRequest:
+    return RejectedRequest(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        f"a transactional batch of producer {producer_id} in a request without a transactional id",
+    )
 
 
 class LogProducers:
@@ -106,10 +126,7 @@ class LogProducers:
         is_clients = origin is AppendOrigin.CLIENT
         transactional = bool(header[H_ATTRIBUTES] & TRANSACTIONAL)
         if transactional and is_clients and admission is Admission.NOTHING:
-            raise RejectedRequest(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                f"a transactional batch of producer {producer_id} in a request without a transactional id",
-            )
+            raise _without_transactional_id(producer_id)
         found: RememberedBatch | None = None
         if is_clients:
             found = state.duplicate_of(
@@ -135,6 +152,65 @@ class LogProducers:
             producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
         )
         return None
+
+    def check_admission(
+        self,
+        batch: memoryview,
+        rejected: RejectedRequest,
+        *,
+        transaction_verified: bool,
+        admission: Admission,
+    ) -> None:
+        """Refuse a client's transactional batch that nothing admits, although it is wrong in itself too.
+
+        Apache Kafka asks the transaction coordinator before it reads a batch, so a batch that is outside of its
+        transaction and too large gets the error of the transaction. A batch that is admitted leaves its sequence number
+        as a refused one does: the producer may send it again, and a later one must not be first.
+
+        Args:
+            rejected: what is wrong with the batch. A damaged one that is not admitted leaves no sequence number,
+                because its epoch may be what is damaged.
+
+        Raises:
+            RejectedRequest, NotPermitted: as `check`.
+        """
+        if len(batch) < HEADER_BYTES:
+            return
+        header: Header = HEADER.unpack_from(batch)
+        if (
+            header[H_MAGIC] != MAGIC_V2
+            or header[H_BATCH_LENGTH] + LOG_OVERHEAD != len(batch)
+            or not header[H_ATTRIBUTES] & TRANSACTIONAL
+        ):
+            return
+        producer_id, epoch, sequence = (
+            header[H_PRODUCER_ID],
+            header[H_PRODUCER_EPOCH],
+            header[H_BASE_SEQUENCE],
+        )
+        if producer_id < 0:
+            raise without_producer_id()
+        if admission is Admission.NOTHING:
+            raise _without_transactional_id(producer_id)
+        state = self.state
+        if state.in_transaction(producer_id, epoch):
+            return
+        last_sequence = (sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX
+        is_due = (
+            sequence >= 0
+            and state.duplicate_of(producer_id, epoch, first_sequence=sequence, last_sequence=last_sequence)
+            is None
+        )
+        if not transaction_verified:
+            is_sound = rejected.code is not ErrorCode.CORRUPT_MESSAGE
+            self._check_permit(
+                producer_id,
+                epoch,
+                sequence if is_due and is_sound else NO_SEQUENCE,
+                admits=admission is Admission.PERMIT,
+            )
+        if is_due:
+            self.permits.refused(producer_id, epoch, sequence)
 
     def _check_permit(self, producer_id: int, epoch: int, sequence: int, *, admits: bool) -> None:
         """Refuses a batch that would open a transaction, unless there is a permit and it `admits`.

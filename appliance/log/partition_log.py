@@ -30,6 +30,7 @@ from appliance.log.handed_over import (
     write_handed_over,
 )
 from appliance.log.loader import Loader
+from appliance.log.log_producers import without_producer_id
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.producer_state import AppendOrigin, RememberedBatch
 from appliance.log.removal import Removal, left_behind
@@ -39,7 +40,6 @@ from appliance.log.segmented_log import SegmentedLog
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.log.transaction_permits import Admission
 from appliance.log.validator import check_frame
-from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
@@ -193,11 +193,22 @@ class PartitionLog(SegmentedLog):
             RejectedRequest: the batch may not be appended; see `validator` and `producer_state`.
             DiskFull, StorageFault: it could not be; the log is as it was.
         """
-        header = check_frame(batch)
-        now_ms = self._clock.now_ms()
-        batch, max_timestamp_ms = self._validator.check(
-            batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
-        )
+        try:
+            header = check_frame(batch)
+            now_ms = self._clock.now_ms()
+            checked, max_timestamp_ms = self._validator.check(
+                batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
+            )
+        except RejectedRequest as rejected:
+            if origin is AppendOrigin.CLIENT:
+                self._producers.check_admission(
+                    batch,
+                    rejected,
+                    transaction_verified=transaction_verified,
+                    admission=admission,
+                )
+            raise
+        batch = checked
         producer_id = header[H_PRODUCER_ID]
         marker: EndTransactionMarker | None = None
         if producer_id >= 0:
@@ -221,9 +232,7 @@ class PartitionLog(SegmentedLog):
                 if repeated is not None:
                     return self._as_before(repeated)
         elif header[H_ATTRIBUTES] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
-            raise RejectedRequest(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
-            )
+            raise without_producer_id()
         base_offset = self.log_end_offset
         last_offset = base_offset + header[H_LAST_OFFSET_DELTA]
         active = self._active

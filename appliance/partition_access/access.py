@@ -166,6 +166,11 @@ class PartitionAccess:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + HIGH_WATERMARK]
 
+    def unread(self, worker: Role) -> int:
+        """Return how many messages are on the ring of the worker that it has not read; 0 where it has no ring."""
+        writer = self._attachment.outbound.get(worker)
+        return 0 if writer is None else writer.slots - writer.free_slots()
+
     def append(
         self,
         place: LogPlace,

@@ -38,6 +38,8 @@ from appliance.partition_host.listener import PartitionListener
 _LOOK, _SURVEY, _SURVEYED = int(CleanerOp.LOOK), int(CleanerOp.SURVEY), int(CleanerOp.SURVEYED)
 _SWAP, _SWAPPED = int(CleanerOp.SWAP), int(CleanerOp.SWAPPED)
 _DONE, _WAITS = int(CleanerFlag.DONE), int(CleanerFlag.WAITS)
+LOOK_AGAIN_MS: Final = 10
+"""While the cleaner's ring is full: no message says that it has read."""
 ANYWHERE: Final = 0xFFFF_FFFF
 """The row of a LOOK that concerns no row that is held: partitions were removed."""
 
@@ -90,7 +92,16 @@ class Compaction(Generic[Copy]):
         listener: Learns of retired segments, and of what the host refused.
     """
 
-    __slots__ = ("_attachment", "_clock", "_complain", "_cycle", "_listener", "_reader", "owed")
+    __slots__ = (
+        "_attachment",
+        "_clock",
+        "_complain",
+        "_cycle",
+        "_listener",
+        "_looks_again",
+        "_reader",
+        "owed",
+    )
 
     def __init__(
         self,
@@ -107,6 +118,7 @@ class Compaction(Generic[Copy]):
         self._listener = listener
         self._complain = complain
         self._reader: RingReader | None = None
+        self._looks_again = False
         self.owed: set[tuple[int, int]] = set()
         self.peer_up(CLEANER)
 
@@ -138,7 +150,7 @@ class Compaction(Generic[Copy]):
             self.owed.add((ANYWHERE, 0))
 
     def tell(self) -> None:
-        """Tell the cleaner where to look. What its ring has no room for stays in `owed`."""
+        """Tell the cleaner where to look. What its ring has no room for stays in `owed`, and wakes the process soon."""
         writer = self._attachment.outbound.get(CLEANER)
         if writer is None:
             self.owed.clear()
@@ -149,6 +161,13 @@ class Compaction(Generic[Copy]):
             self.owed.discard((row, incarnation))
         writer.publish()
         self._attachment.bells[CLEANER].ring()
+        if self.owed and not self._looks_again:
+            self._looks_again = True
+            self._cycle.timers.after_ms(LOOK_AGAIN_MS, self._look_again)
+
+    def _look_again(self) -> None:
+        """The timer has ended a sleep: `tell` is called before the next one."""
+        self._looks_again = False
 
     def serve(self, held_at: Callable[[int], Copy | None]) -> None:
         """Answer the cleaner, which sends one request at a time. `held_at`: the partition of a row."""

@@ -106,6 +106,11 @@ class CoordinatorLines:
             shared.is_over = True
             raise
 
+    @property
+    def has_transactions(self) -> bool:
+        """Whether anybody coordinates transactional ids: their topic is there, as far as this process knows."""
+        return self._routes.by_name(TRANSACTION_STATE) is not None
+
     def ask(
         self, pending: Request, view: memoryview, position: int, end: int, *, name: str, part: PartOfRequest
     ) -> None:

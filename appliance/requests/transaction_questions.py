@@ -8,10 +8,11 @@
 Before the coordinator answers 0 it has sent the owner of the partition the permit for the producer
 (PERMIT_TRANSACTION), so what is placed after the answer meets it.
 
-Every question is answered once: by the coordinator; with COORDINATOR_NOT_AVAILABLE where it is down, dies, or there is
-no room for the frame; with NETWORK_EXCEPTION after DEADLINE_MS. An addition that meets a transition under way
-(CONCURRENT_TRANSACTIONS) is asked again every RETRY_MS, RETRIES_MS long, because the transaction before is being
-completed right now and a client would wait longer (`add.partitions.to.txn.retry.backoff.ms`, `.max.ms`).
+Every question is answered once: by the coordinator; with COORDINATOR_NOT_AVAILABLE where it is down, dies, nobody has
+made its topic, or there is no room for the frame; with NETWORK_EXCEPTION after DEADLINE_MS. An addition that meets a
+transition under way (CONCURRENT_TRANSACTIONS) is asked again every RETRY_MS, RETRIES_MS long, because the transaction
+before is being completed right now and a client would wait longer (`add.partitions.to.txn.retry.backoff.ms`,
+`.max.ms`).
 
 Source: `AddPartitionsToTxnManager`, `ReplicaManager.handleProduceAppend` (KIP-890).
 """
@@ -99,6 +100,9 @@ class TransactionQuestions:
 
     def send(self, question: _Question) -> None:
         """Put the question's frame onto the line of its coordinator."""
+        if not self._lines.has_transactions:
+            question.end(_NOT_AVAILABLE)
+            return
         wanted = question.wanted
         request = AddPartitionsToTxnRequest(transactions=(wanted,))
         hand_over = partial(self._lines.ask, name=wanted.transactional_id, part=question.attempt())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -54,6 +54,13 @@ NONE: Final = int(ErrorCode.NONE)
 FENCED: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
 NO_TRANSACTION: Final = int(ErrorCode.INVALID_TXN_STATE)
 OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+NOT_NAMED: Final = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+TOO_LARGE_BYTES: Final = 2 << 20
+FAULTS: Final = {
+    "too large": int(ErrorCode.MESSAGE_TOO_LARGE),
+    "too late": int(ErrorCode.INVALID_TIMESTAMP),
+    "damaged": int(ErrorCode.CORRUPT_MESSAGE),
+}
 ZOMBIE_COORDINATOR: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
 
@@ -74,13 +81,18 @@ class Owner:
         transactional: bool = True,
         version: int = V1,
         flags: int = NAMED,
+        fault: str = "",
     ) -> Answer:
         batch = batch_of(
+            (bytes(TOO_LARGE_BYTES),) if fault == "too large" else (b"value",),
+            timestamp_ms=2 * NOW_MS if fault == "too late" else NOW_MS,
             attributes=TRANSACTIONAL if transactional else 0,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
         )
+        if fault == "damaged":
+            batch = memoryview(bytes(batch[:-1]) + bytes([batch[-1] ^ 1]))
         request = produce_request(1, 0, 0, INCARNATION, flags, -1, 0, len(batch), version, 1000, 0)
         answer = produce(self.partition, request, batch, 0)
         assert answer is not None
@@ -97,6 +109,7 @@ class Owner:
         transactional: bool = True,
         version: int = V1,
         flags: int = NAMED,
+        fault: str = "",
     ) -> tuple[int, int]:
         """(error, reason)"""
         answer = self.answer(
@@ -106,6 +119,7 @@ class Owner:
             transactional=transactional,
             version=version,
             flags=flags,
+            fault=fault,
         )
         return answer[ERROR], answer[REJECT_REASON] if answer[ERROR] else 0
 
@@ -295,6 +309,55 @@ def test_coordinators_batch_of_a_transaction_needs_a_permit_too(owner: Owner) ->
 
 def test_verified_batch_needs_no_permit(owner: Owner) -> None:
     assert owner.produce(0, flags=VERIFIED) == APPENDED
+
+
+@pytest.mark.parametrize("version", [V1, TV2])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_transaction_is_looked_at_before_what_else_is_wrong_with_a_batch(
+    owner: Owner, fault: str, version: int
+) -> None:
+    """Kafka asks the coordinator before it reads the batch."""
+    own = FAULTS[fault]
+    unnamed = NOT_NAMED, 0
+
+    def told(sequence: int, **said: Any) -> int | tuple[int, int]:
+        error, reason = owner.produce(sequence, version=version, fault=fault, **said)
+        return error if error == own else (error, reason)
+
+    assert told(0) == NOT_PERMITTED
+    assert told(0, flags=0) == unnamed
+    assert told(0, flags=0, producer_id=-1, epoch=-1) == unnamed
+    owner.permit(epoch=1)
+    assert told(0, epoch=1, flags=UNPROVED) == NOT_PERMITTED
+    assert told(0, epoch=1) == own
+    assert told(0, epoch=1, flags=0, transactional=False) == own
+    assert owner.produce(0, epoch=1, version=version) == APPENDED
+    assert told(1, epoch=1) == own
+    assert told(1, epoch=1, flags=UNPROVED) == own, "the transaction is open here"
+    assert told(1, epoch=0) == (FENCED, 0)
+    assert told(1, epoch=1, flags=0) == unnamed
+    assert told(0, epoch=2) == NOT_PERMITTED
+    assert owner.log_end == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_later_batch_is_not_first_while_an_earlier_one_was_wrong_in_itself(owner: Owner, fault: str) -> None:
+    owner.permit()
+    assert owner.produce(0, fault=fault)[0] == FAULTS[fault]
+    assert owner.produce(1) == (OUT_OF_ORDER, 0)
+    assert owner.produce(0) == APPENDED
+    assert owner.produce(1) == APPENDED
+
+
+def test_damaged_batch_says_nothing_of_what_is_due(owner: Owner) -> None:
+    """Its epoch and its sequence number may be what is damaged."""
+    owner.permit(epoch=1)
+    assert owner.produce(0, epoch=2, fault="damaged") == NOT_PERMITTED
+    assert owner.produce(3, epoch=1) == APPENDED, "epoch 2 is not known"
+
+
+def test_coordinators_batch_that_is_too_large_is_told_so(owner: Owner) -> None:
+    assert owner.produce(-1, flags=COORDINATOR, fault="too large") == (FAULTS["too large"], 0)
 
 
 # Epochs and sequence numbers

@@ -96,7 +96,8 @@ def test_what_was_appended_to_a_topic_is_read_from_it(host: Host) -> None:
 
 
 def test_only_a_coordinator_may_append_control_batches(host: Host) -> None:
-    assert append(host, marker(), origin=AppendOrigin.CLIENT) == ErrorCode.INVALID_RECORD
+    assert append(host, marker(), origin=AppendOrigin.CLIENT) == ErrorCode.INVALID_TXN_STATE
+    assert append(host, marker(), origin=AppendOrigin.CLIENT, verified=True) == ErrorCode.INVALID_RECORD
     assert host.log_ends()[0] == 0
     assert append(host, marker()) == 0
     assert host.log_ends()[0] == 1

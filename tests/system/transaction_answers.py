@@ -1,319 +1,85 @@
 """Requests of transactions that no library sends, and what Apache Kafka 4.3.1 answers to each.
 
-The answers lie in transaction_answers.txt, one a line.
+The answers lie in transaction_answers.txt, one a line as `transaction_conversation` writes them.
 `APPLIANCE_JUDGE=kafka python -m tests.system.transaction_answers` writes them again.
-A producer id is told by its place in the order in which they were given out, a time as `now`, a very long string as its
-first letter and its length. Each answer is encoded again; where that gives other bytes, the line says so. So equal
-lines stand for equal bytes, but for the values above and for the order of what Kafka keeps in sets.
-A line of Produce says: error, base offset, log start offset, message, record errors.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from appliance.protocol.apis.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
 )
-from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.describe_transactions import DescribeTransactionsRequest
 from appliance.protocol.apis.end_txn import EndTxnRequest
-from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
-from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest
 from appliance.protocol.apis.list_transactions import ListTransactionsRequest
-from appliance.protocol.apis.sync_group import SyncGroupAssignment, SyncGroupRequest
-from appliance.protocol.apis.topic_selector import TopicSelector
-from appliance.protocol.apis.txn_offset_commit import (
-    TxnOffsetCommitPartition,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitTopic,
-)
+from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from appliance.protocol.framing import SIZE
-from appliance.protocol.messages import decode_response, encode_request, encode_response
-from appliance.protocol.primitives import compact_octets_bytes, compact_string_bytes
-from appliance.protocol.records.batch import TRANSACTIONAL
-from appliance.protocol.records.record import Record, encode_batch
+from appliance.protocol.records.batch import CONTROL
+from appliance.protocol.records.record import Record
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.play import within
 from tests.clients.transactional.confluent import ConfluentTransactions
 from tests.support.judge import ENDS_AT_ONCE, running_broker
 from tests.support.raw_fetch import is_served
-from tests.support.wire import ConnectionEnded, WireSocket, nullable_string
-from tests.system.raw import (
-    Produced,
-    ask,
-    create_topic,
-    flexible_produce_body,
-    produce_body,
-    read_produced,
+from tests.system.raw import create_topic
+from tests.system.transaction_conversation import (
+    ADD,
+    ADD_OFFSETS,
+    DESCRIBE,
+    END,
+    GROUP,
+    LONG_NAME,
+    TOO_LARGE,
+    TOPIC,
+    Conversation,
 )
 
 RECORDED: Final = Path(__file__).with_name("transaction_answers.txt")
-TOPIC: Final = "t"
-GROUP: Final = "g"
 PARTITIONS: Final = 3
-COMES: Final = {14, 15, 16, 51}
-"""A coordinator that loads, and a transaction whose markers are on their way: asked again."""
+A_MARKER: Final = Record(bytes(6), b"\0\0\0\1")
+TOO_LATE: Final = Record(b"value", timestamp_ms=4_000_000_000_000)
 
-INIT: Final = ApiKey.INIT_PRODUCER_ID
-ADD: Final = ApiKey.ADD_PARTITIONS_TO_TXN
-ADD_OFFSETS: Final = ApiKey.ADD_OFFSETS_TO_TXN
-END: Final = ApiKey.END_TXN
-COMMIT_OFFSETS: Final = ApiKey.TXN_OFFSET_COMMIT
 MARKERS: Final = ApiKey.WRITE_TXN_MARKERS
-DESCRIBE: Final = ApiKey.DESCRIBE_TRANSACTIONS
 LIST: Final = ApiKey.LIST_TRANSACTIONS
 
 
-class Conversation:
-    """Asks one broker and keeps its answers as lines."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.lines: list[str] = []
-        self._ids: dict[int, str] = {}
-        self.name_bytes = len(LONG_NAME)
-        """As long is what is written for LONG_NAME."""
-
-    def ask(self, what: str, api: ApiKey, request: Any, version: int) -> Any:
-        """Asks until the answer is none that only says `later`."""
-        deadline = time.monotonic() + 15
-        while True:
-            try:
-                answer, as_encoded = self._once(api, request, version)
-            except ConnectionEnded:
-                self.lines.append(f"{what} | {api.name} v{version} | closed")
-                return None
-            told = msgspec.to_builtins(answer)
-            if not COMES & _codes(told) or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
-        self.lines.append(f"{what} | {api.name} v{version} | {json.dumps(self._plain(told))}{as_encoded}")
-        return answer
-
-    def _once(self, api: ApiKey, request: Any, version: int) -> tuple[Any, str]:
-        """The answer, and whether it has other bytes than it would have here."""
-        with WireSocket(self.port) as connection:
-            connection.send_frame(
-                self._lengthened(encode_request(api, version, request, 77, client_id="raw")[4:])
-            )
-            body = connection.read_frame()
-        frame = SIZE.pack(len(body)) + body
-        _, answer = decode_response(api, version, memoryview(frame))
-        same = encode_response(api, version, answer, 77) == frame
-        return answer, "" if same else f" IN OTHER BYTES {frame.hex()}"
-
-    def init(
-        self, what: str, transactional_id: str | None, version: int = 4, **fields: Any
-    ) -> tuple[int, int]:
-        fields = {"transaction_timeout_ms": 60_000, **fields}
-        answer = self.ask(what, INIT, InitProducerIdRequest(transactional_id, **fields), version)
-        return (-1, -1) if answer is None else (answer.producer_id, answer.producer_epoch)
-
-    def add(self, what: str, name: str, producer: tuple[int, int], *topics: str, version: int = 3) -> None:
-        wanted = tuple(AddPartitionsToTxnTopic(topic, (0, 1)) for topic in topics)
-        request = AddPartitionsToTxnRequest((), name, *producer, wanted)
-        self.ask(what, ADD, request, version)
-
-    def verify(self, what: str, name: str, producer: tuple[int, int], topic: str, partition: int) -> None:
-        wanted = (AddPartitionsToTxnTopic(topic, (partition,)),)
-        request = AddPartitionsToTxnRequest((AddPartitionsToTxnTransaction(name, *producer, True, wanted),))
-        self.ask(what, ADD, request, 5)
-
-    def end(
-        self, what: str, name: str, producer: tuple[int, int], commit: bool, version: int = 4
-    ) -> tuple[int, int]:
-        answer = self.ask(what, END, EndTxnRequest(name, *producer, commit), version)
-        while answer.error_code == 0 and self._is_under_way(name):
-            time.sleep(0.02)  # its markers are on their way, and what is asked next must not meet them
-        return answer.producer_id, answer.producer_epoch
-
-    def _is_under_way(self, name: str) -> bool:
-        with WireSocket(self.port) as connection:
-            answer = ask(connection, DESCRIBE, DescribeTransactionsRequest((name,)), version=0)
-        state: str = answer.transaction_states[0].transaction_state
-        return state.startswith("Prepare")
-
-    def offsets(
-        self,
-        what: str,
-        name: str,
-        producer: tuple[int, int],
-        *,
-        version: int = 4,
-        topic: str = TOPIC,
-        group: str = GROUP,
-        **member: Any,
-    ) -> None:
-        wanted = (TxnOffsetCommitTopic(topic, (TxnOffsetCommitPartition(0, 5, ""),)),)
-        request = TxnOffsetCommitRequest(name, group, *producer, wanted, **member)
-        self.ask(what, COMMIT_OFFSETS, request, version)
-
-    def produce(
-        self,
-        what: str,
-        name: str | None,
-        producer: tuple[int, int],
-        sequence: int,
-        *,
-        version: int,
-        transactional: bool = True,
-        topic: str = TOPIC,
-        partition: int = 0,
-        value: bytes = b"value",
-        connection: WireSocket | None = None,
-    ) -> None:
-        """One record, on a connection of its own or on `connection`; what the answer says of the partition."""
-        records = encode_batch(
-            [Record(value)],
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=sequence,
-            attributes=TRANSACTIONAL if transactional else 0,
-        )
-        if version < FLEXIBLE:
-            body = nullable_string(name) + produce_body(topic, records, partition=partition)[2:]
-        else:
-            body = flexible_produce_body(name, topic, records, partition=partition)
-        used = connection or WireSocket(self.port)
-        try:
-            used.send_request(0, version, self._lengthened(body), flexible=version >= FLEXIBLE)
-            answer = used.read_frame()
-        except ConnectionEnded:
-            self.lines.append(f"{what} | PRODUCE v{version} | closed")
-            return
-        finally:
-            if connection is None:
-                used.close()
-        told = read_produced(answer) if version < FLEXIBLE else _read_flexible(answer, topic)
-        said = f"{told.error} {told.base_offset} {told.log_start} {told.message} {told.record_errors}"
-        self.lines.append(f"{what} | PRODUCE v{version} | {said}")
-
-    def produce_too_large(
-        self, what: str, name: str, producer: tuple[int, int], sequence: int, version: int
-    ) -> None:
-        """The error alone: the appliance says in words what was too large, and Kafka says nothing."""
-        self.produce(what, name, producer, sequence, version=version, topic="small", value=bytes(1_000))
-        asked, api, said = self.lines.pop().split(" | ")
-        self.lines.append(f"{asked} | {api} | {said.split()[0]}")
-
-    def _lengthened(self, body: bytes) -> bytes:
-        """A request of a flexible version with LONG_NAME as long as it is to be; no encoder of ours writes it."""
-        return body.replace(
-            compact_octets_bytes(LONG_NAME.encode()), compact_octets_bytes(b"y" * self.name_bytes)
-        )
-
-    def connect(self) -> WireSocket:
-        """A connection for several requests."""
-        return WireSocket(self.port)
-
-    def wait_until_aborted(self, *names: str) -> None:
-        """Until their transactions' time is over and their markers are written."""
-
-        def are_aborted() -> bool:
-            answer = self.quietly(DESCRIBE, DescribeTransactionsRequest(names))
-            return {each.transaction_state for each in answer.transaction_states} == {"CompleteAbort"}
-
-        assert within(40, are_aborted)
-
-    def create(self, topic: str) -> None:
-        """A topic, which is served when this returns."""
-        assert create_topic(self.port, topic, partitions=2) == 0
-        assert within(20, lambda: is_served(f"127.0.0.1:{self.port}", topic, 2))
-
-    def delete(self, topic: str) -> None:
-        """Delete a topic; the coordinator knows of it when this returns."""
-        answer = self.quietly(ApiKey.DELETE_TOPICS, DeleteTopicsRequest((TopicSelector(topic),), 30_000), 5)
-        assert [each.error_code for each in answer.responses] == [0]
-        wanted = AddPartitionsToTxnTransaction("nobody", 1, 0, True, (AddPartitionsToTxnTopic(topic, (0,)),))
-
-        def is_gone() -> bool:
-            return UNKNOWN_TOPIC in _codes(
-                msgspec.to_builtins(self.quietly(ADD, AddPartitionsToTxnRequest((wanted,)), 5))
-            )
-
-        assert within(20, is_gone)
-
-    def join(self, group: str) -> tuple[str, int]:
-        """A member of a new group, and its generation."""
-        joining = JoinGroupRequest(group, 60_000, "", "consumer", (JoinGroupProtocol("range", b""),), 60_000)
-        member: str = self.quietly(ApiKey.JOIN_GROUP, joining, 4).member_id
-        answer = self.quietly(ApiKey.JOIN_GROUP, msgspec.structs.replace(joining, member_id=member), 4)
-        assert answer.error_code == 0
-        assignments = (SyncGroupAssignment(member, b""),)
-        synced = self.quietly(
-            ApiKey.SYNC_GROUP,
-            SyncGroupRequest(group, answer.generation_id, member, assignments=assignments),
-            3,
-        )
-        assert synced.error_code == 0
-        return member, answer.generation_id
-
-    def quietly(self, api: ApiKey, request: Any, version: int | None = None) -> Any:
-        """An answer that is not kept."""
-        with WireSocket(self.port) as connection:
-            return ask(connection, api, request, version=version)
-
-    def _plain(self, told: Any, name: str = "") -> Any:
-        if isinstance(told, dict):
-            return {key: self._plain(value, key) for key, value in told.items()}
-        if isinstance(told, list | tuple):
-            return sorted(
-                (self._plain(each, name) for each in told), key=json.dumps
-            )  # Kafka's order is that of a set
-        if name == "producer_id" and told >= 0:
-            return self._ids.setdefault(told, f"id {len(self._ids)}")
-        if name == "transaction_start_time_ms" and told > 0:
-            return "now"
-        if isinstance(told, str) and len(told) > LONG:
-            return f"{told[0]} * {len(told)}"
-        return told
-
-
-FLEXIBLE: Final = 9
-LONG: Final = 100
-LONG_NAME: Final = "a-very-long-name"
-UNKNOWN_TOPIC: Final = 3
-_ANSWER: Final = struct.Struct(">hqqq")
-
-
-def _read_flexible(answer: bytes, topic: str) -> Produced:
-    """The one partition of a Produce answer of version 9 to 12, which names no records."""
-    position = 4 + len(compact_string_bytes(topic)) + 7
-    error, base_offset, _, log_start = _ANSWER.unpack_from(answer, position)
-    position += _ANSWER.size
-    assert answer[position] == 1, "records are named"
-    length = answer[position + 1]
-    text = answer[position + 2 : position + 1 + length].decode() if length else None
-    return Produced(error, base_offset, text, {}, log_start)
-
-
-def _codes(told: Any) -> set[int]:
-    """The error codes anywhere in an answer."""
-    if isinstance(told, dict):
-        own = {value for key, value in told.items() if key.endswith("error_code")}
-        return own.union(*map(_codes, told.values()))
-    if isinstance(told, list | tuple):
-        return set().union(*map(_codes, told))
-    return set()
+def unasked(talk: Conversation) -> None:
+    """Before anybody has looked for a coordinator: FindCoordinator makes the topics in which its state is kept."""
+    talk.patience_s = 0
+    for version in (0, 2, 3, 4, 5):
+        talk.init("an empty id", "", version)
+        talk.init("no time", "u", version, transaction_timeout_ms=0)
+        talk.init("nothing wrong", "u", version)
+    talk.init("an epoch of its own", "u", producer_id=5, producer_epoch=1)
+    producer = (5, 1)
+    for version in (0, 3):
+        talk.add("a partition", "u", producer, TOPIC, version=version)
+    talk.verify("is it in", "u", producer, TOPIC, 0)
+    for version in (0, 3, 4):
+        talk.ask("of a group", ADD_OFFSETS, AddOffsetsToTxnRequest("u", *producer, GROUP), version)
+    for version in (0, 4, 5):
+        talk.ask("the end", END, EndTxnRequest("u", *producer, True), version)
+    for version in (3, 5):
+        talk.offsets("offsets", "u", producer, version=version)
+    talk.ask("the transaction", DESCRIBE, DescribeTransactionsRequest(("u",)), 0)
+    talk.ask("all of them", LIST, ListTransactionsRequest(), 2)
+    for version in (8, 11, 12):
+        talk.produce("a record", "u", producer, 0, version=version)
+    topics = talk.quietly(ApiKey.METADATA, MetadataRequest(None)).topics
+    talk.lines.append(f"afterwards | METADATA | {sorted(topic.name for topic in topics)}")
 
 
 def producer_ids(talk: Conversation) -> None:
@@ -729,7 +495,59 @@ def refused_records(talk: Conversation) -> None:
                 talk.end("the commit", name, producer, True, end)
 
 
+def unfit_records(talk: Conversation) -> None:
+    """Batches that are wrong in themselves, in and outside of their producer's transaction."""
+    own = {"max.message.bytes": "300"}
+    assert create_topic(talk.port, "narrow", partitions=2, configs=own) == 0
+    assert create_topic(talk.port, "keyed", partitions=2, configs={"cleanup.policy": "compact"}) == 0
+    assert within(20, lambda: is_served(f"127.0.0.1:{talk.port}", "narrow", 2))
+    assert within(20, lambda: is_served(f"127.0.0.1:{talk.port}", "keyed", 2))
+    unfit: Mapping[str, Mapping[str, Any]] = {
+        "too large": {"topic": "narrow", "record": TOO_LARGE},
+        "too late": {"topic": "narrow", "record": TOO_LATE},
+        "without a key": {"topic": "keyed"},
+        "damaged": {"topic": "narrow", "is_damaged": True},
+        "a marker": {"topic": "narrow", "record": A_MARKER, "attributes": CONTROL},
+    }
+    for version, end in ((8, 3), (11, 4), (12, 5)):
+        for fault, batch in unfit.items():
+            _unfit(talk, fault, batch, version=version, end=end)
+
+
+def _unfit(talk: Conversation, fault: str, batch: Mapping[str, Any], *, version: int, end: int) -> None:
+    name = f"{fault} {version}"
+    talk.init("a producer", name)
+    producer = talk.init("its next epoch", name)
+    older = producer[0], producer[1] - 1
+    other = talk.init("another producer", f"other {name}")
+
+    def write(what: str, name: str | None, of: tuple[int, int], sequence: int) -> None:
+        talk.produce_unfit(f"{fault}, {what}", name, of, sequence, version=version, **batch)
+
+    def write_sound(what: str, sequence: int) -> None:
+        keyed = Record(b"value", b"key")
+        talk.produce(what, name, producer, sequence, version=version, topic=batch["topic"], record=keyed)
+
+    if version < 12:
+        write("before the transaction", name, producer, 0)
+    write("of an older epoch", name, older, 0)
+    write("of another producer", name, other, 0)
+    write("of nobody", name, (producer[0] + 999_999, 0), 0)
+    write("in no one's name", None, producer, 0)
+    write("in no one's name, of no producer", None, (-1, -1), -1)
+    if version < 12:
+        talk.add("the partitions", name, producer, batch["topic"])
+    write("in the transaction", name, producer, 0)
+    write_sound("the one after it", 1)
+    write_sound("in its place", 0)
+    write("where it is open", name, producer, 1)
+    write("where it is open, of an older epoch", name, older, 1)
+    write("where it is open, in no one's name", None, producer, 1)
+    talk.end("the end", name, producer, True, end)
+
+
 PARTS: Final[tuple[Callable[[Conversation], None], ...]] = (
+    unasked,
     producer_ids,
     partitions,
     ends,
@@ -744,6 +562,7 @@ PARTS: Final[tuple[Callable[[Conversation], None], ...]] = (
     internal_topics,
     timed_out,
     refused_records,
+    unfit_records,
 )
 
 
@@ -752,14 +571,15 @@ def answers(address: str) -> dict[str, list[str]]:
     admin = ConfluentClient(address)
     admin.create_topic(TOPIC, PARTITIONS)
     assert within(20, lambda: is_served(address, TOPIC, PARTITIONS))
-    # Both coordinators' topics are made when their coordinator is asked for.
-    ConfluentTransactions(address).committed(GROUP, TOPIC)
-    ConfluentTransactions(address).producer("warm-up").init()
     found = {}
     for part in PARTS:
         talk = Conversation(int(address.rpartition(":")[2]))
         part(talk)
         found[part.__name__] = talk.lines
+        if part is unasked:
+            # Both coordinators' topics are made when their coordinator is asked for.
+            ConfluentTransactions(address).committed(GROUP, TOPIC)
+            ConfluentTransactions(address).producer("warm-up").init()
     return found
 
 

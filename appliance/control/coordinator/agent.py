@@ -169,7 +169,7 @@ class CoordinatorAgent:
         """What was done since the start, and the groups that there are."""
         groups, transactions = self._coordinator.groups, self._coordinator.transactional.transactions
         return {
-            "commits": self._coordinator.commits,
+            "commits": self._coordinator.offsets.commits,
             "appends": self._coordinator.appends,
             "dropped_requests": self._lines.dropped,
             "groups": len(groups),

@@ -19,13 +19,15 @@ partition that does not answer well rests for a pause that doubles from PAUSE_MS
 with it; a new image, or a worker that serves, ends the pauses.
 
 Who is slow delays nobody else. A worker answers a permit at once, but a marker when the followers have it, up to
-seconds later. So each worker has a line of its own, with two bounds (decision 0098):
+seconds later. So each worker has a line of its own (`marker_lines`, decisions 0098 and 0118):
 
     permits in flight     PERMITS_MAX of each worker
     markers in flight     IN_FLIGHT_MAX of each worker; of one partition less than the worker has free:
                           one slow partition gets 1/2 of them, two get 1/3 each, k get 1/(k+1) each
+    markers unread        none is put on the ring of a worker that has UNREAD_MAX messages to read
 
-What is above its bound, or finds no room on the ring of its worker, waits in the line of that worker.
+What is above its bound, or finds no room on the ring of its worker, waits in the line of that worker. There
+transactions take turns, and so do requests for permits, whatever the number of their partitions.
 
 Source: `TransactionMarkerChannelManager.scala`, `TransactionMarkerRequestCompletionHandler.scala` of Apache Kafka 4.3.
 """
@@ -40,15 +42,20 @@ from typing import Final, Protocol
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
+from appliance.control.coordinator.marker_lines import (
+    IN_FLIGHT_MAX,
+    PARTITIONS_A_SLICE,
+    UNREAD_MAX,
+    Lane,
+    Line,
+)
 from appliance.control.coordinator.transaction.effects import Marker
 from appliance.journal import RateLimited
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
 PARTITIONS_A_TURN: Final = 64
-LOOKS_A_TURN: Final = 2048
-IN_FLIGHT_MAX: Final = 2048
-PERMITS_MAX: Final = 1024
+LOOKS_A_TURN: Final = 512
 PAUSE_MS: Final = 20
 PAUSE_MAX_MS: Final = 1_000
 
@@ -92,6 +99,10 @@ class Owners(Protocol):
         transaction_version: int,
         done: Done,
     ) -> bool: ...
+
+    def unread(self, worker: Role) -> int:
+        """Return how many messages are on the ring of the worker that it has not read; 0 where it has no ring."""
+        ...
 
 
 class _Markers:
@@ -146,69 +157,6 @@ class _Resting:
         self.waiting: list[_Markers] = []
 
 
-class _Lane:
-    """The markers of one partition: how many are in flight, and what waits, None where nothing has waited yet."""
-
-    __slots__ = ("in_flight", "is_queued", "partition", "waiting")
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.in_flight = 0
-        self.waiting: deque[_Markers] | None = None
-        self.is_queued = False
-
-
-class _Line:
-    """What is under way to one worker, and what waits for room there.
-
-    `queued`: lanes that may send as soon as there is room. Other lanes with waiting markers wait for their own answers.
-    `is_full`: the ring had no room in this turn.
-    """
-
-    __slots__ = ("is_full", "lanes", "markers", "permits", "permits_waiting", "queued")
-
-    def __init__(self) -> None:
-        self.permits = 0
-        self.markers = 0
-        self.is_full = False
-        self.permits_waiting: deque[tuple[_Permits, TopicPartition]] = deque()
-        self.lanes: dict[TopicPartition, _Lane] = {}
-        self.queued: deque[_Lane] = deque()
-
-    @property
-    def waits(self) -> bool:
-        """Whether something could be sent if there were room."""
-        return bool(self.permits_waiting or self.queued)
-
-    def has_share(self, lane: _Lane) -> bool:
-        """Whether the partition may have one more marker in flight: less than what is free of the worker's bound."""
-        return lane.in_flight < IN_FLIGHT_MAX - self.markers
-
-    def queue(self, lane: _Lane, *, first: bool = False) -> None:
-        if not lane.is_queued:
-            lane.is_queued = True
-            if first:
-                self.queued.appendleft(lane)
-            else:
-                self.queued.append(lane)
-
-    def park(self, lane: _Lane, job: _Markers, *, first: bool = False) -> None:
-        """Let a marker wait; one that waits for no answer of its own partition waits for room."""
-        if lane.waiting is None:
-            lane.waiting = deque()
-        if first:
-            lane.waiting.appendleft(job)
-        else:
-            lane.waiting.append(job)
-        if self.is_full or not lane.in_flight:
-            self.queue(lane, first=first)
-
-    def tidy(self, lane: _Lane) -> None:
-        """Forget a lane in which nothing is left."""
-        if not lane.in_flight and not lane.waiting and self.lanes.get(lane.partition) is lane:
-            del self.lanes[lane.partition]
-
-
 class MarkerWriter:
     """The permits and markers of one coordinator process. Single-threaded; `flush` once in every turn.
 
@@ -233,7 +181,7 @@ class MarkerWriter:
         self._ready: deque[_Markers | _Permits] = deque()
         self._again: deque[tuple[_Markers | _Permits, TopicPartition]] = deque()
         # By worker; None is for `__consumer_offsets`, whose markers go through its shards.
-        self._lines: dict[Role | None, _Line] = {}
+        self._lines: dict[Role | None, Line[_Markers, _Permits]] = {}
         self._looks = 0
         self._by_log: dict[int, set[_Markers]] = {}
         self._resting: dict[TopicPartition, _Resting] = {}
@@ -289,10 +237,11 @@ class MarkerWriter:
     def flush(self) -> bool:
         """Send what waits. False: there is more that no answer announces; call again soon."""
         self._looks = LOOKS_A_TURN
-        for line in tuple(self._lines.values()):
-            line.is_full = False
+        for worker, line in tuple(self._lines.items()):
+            line.begin_turn(self._room(worker))
             if line.waits:
-                self._drain(line)
+                self._drain_permits(line)
+                self._drain_markers(line)
         again, ready = self._again, self._ready
         while again and self._looks > 0:
             job, partition = again.popleft()
@@ -306,23 +255,44 @@ class MarkerWriter:
                 self._send(waiting, next_one)
             else:
                 ready.append(waiting)
-        return self._looks > 0 and not any(line.is_full and line.waits for line in self._lines.values())
+        return self._looks > 0 and not any(line.waits_for_reader for line in self._lines.values())
 
-    def _drain(self, line: _Line) -> None:
-        """Send what waits in a line as far as there is room, permits first: a client waits for each of them."""
-        permits, queued = line.permits_waiting, line.queued
-        while permits and line.permits < PERMITS_MAX and not line.is_full and self._looks > 0:
-            permit, partition = permits.popleft()
-            self._send(permit, partition)
-        while queued and line.markers < IN_FLIGHT_MAX and not line.is_full and self._looks > 0:
-            lane = queued.popleft()
-            lane.is_queued = False
-            waiting = lane.waiting
-            while waiting and line.has_share(lane) and not line.is_full and self._looks > 0:
-                self._send(waiting.popleft(), lane.partition)
-            if waiting and (line.is_full or self._looks <= 0 or not lane.in_flight):
-                line.queue(lane, first=True)
-            line.tidy(lane)
+    def _room(self, worker: Role | None) -> int:
+        """How many markers may be put on the ring of a worker now. Shards write those for `__consumer_offsets`."""
+        return IN_FLIGHT_MAX if worker is None else UNREAD_MAX - self._owners.unread(worker)
+
+    def _drain_permits(self, line: Line[_Markers, _Permits]) -> None:
+        """Send permits that wait in a line, before markers: a client waits for each of them."""
+        turns = line.permits_waiting
+        while turns and line.may_permit and self._looks > 0:
+            job, partitions = turns.turn()
+            was_served = False
+            for _ in range(PARTITIONS_A_SLICE):
+                if not partitions or not line.may_permit or self._looks <= 0:
+                    break
+                self._looks -= 1
+                self._send_permit(job, partitions.popleft())
+                was_served = was_served or not line.is_full
+            turns.end_turn(job, was_served=was_served)
+
+    def _drain_markers(self, line: Line[_Markers, _Permits]) -> None:
+        """Send markers that wait in a line as far as there is room: a few of each transaction, then of the next."""
+        turns = line.turns
+        while turns and line.may_mark and self._looks > 0:
+            job, lanes = turns.turn()
+            was_served = False
+            for _ in range(PARTITIONS_A_SLICE):
+                if not lanes or not line.may_mark or self._looks <= 0:
+                    break
+                lane = lanes.popleft()
+                lane.is_queued = False
+                if lane.waiting and line.has_share(lane):
+                    self._looks -= 1
+                    self._send_marker(lane.waiting.popleft(), lane.partition, is_next=True)
+                line.queue(lane)
+                line.tidy(lane)
+                was_served = was_served or not line.is_full
+            turns.end_turn(job, was_served=was_served)
 
     def places_changed(self) -> None:
         """Try everything again that rests, and look up again what waits for a worker that has lost its partition.
@@ -336,15 +306,14 @@ class MarkerWriter:
             if worker is not None:
                 self._leave(line, worker)
 
-    def _leave(self, line: _Line, worker: Role) -> None:
+    def _leave(self, line: Line[_Markers, _Permits], worker: Role) -> None:
         """Look again at what waits for a worker and is of partitions that it does not own any more."""
         for partition, lane in line.lanes.items():
             if lane.waiting and not self._is_at(partition, worker):
                 self._again.extend((job, partition) for job in lane.waiting)
                 lane.waiting.clear()
-        if any(not self._is_at(partition, worker) for _, partition in line.permits_waiting):
-            self._again.extend(line.permits_waiting)
-            line.permits_waiting.clear()
+        if any(not self._is_at(partition, worker) for partition in line.permits_waiting.items()):
+            self._again.extend(line.permits_waiting.take_all())
 
     def _is_at(self, partition: TopicPartition, worker: Role) -> bool:
         place = self._places.log_place(partition)
@@ -360,10 +329,11 @@ class MarkerWriter:
         else:
             self._send_marker(job, partition)
 
-    def _line(self, worker: Role | None) -> _Line:
+    def _line(self, worker: Role | None) -> Line[_Markers, _Permits]:
         line = self._lines.get(worker)
         if line is None:
-            line = self._lines[worker] = _Line()
+            line = self._lines[worker] = Line()
+            line.begin_turn(self._room(worker))
         return line
 
     def _send_permit(self, job: _Permits, partition: TopicPartition) -> None:
@@ -372,8 +342,8 @@ class MarkerWriter:
             self._permitted(job)
             return
         line = self._line(place.worker)
-        if line.is_full or line.permits >= PERMITS_MAX:
-            line.permits_waiting.append((job, partition))
+        if not line.may_permit:
+            line.permits_waiting.put(job, partition)
             return
         key = (job.producer_id, partition)
         line.permits += 1
@@ -394,14 +364,15 @@ class MarkerWriter:
         if not self._owners.permit(place, job.producer_id, job.producer_epoch, answered):
             ended()
             line.is_full = True
-            line.permits_waiting.appendleft((job, partition))
+            line.permits_waiting.put(job, partition, first=True)
 
     def _permitted(self, job: _Permits) -> None:
         job.left -= 1
         if not job.left:
             job.then()
 
-    def _send_marker(self, job: _Markers, partition: TopicPartition) -> None:
+    def _send_marker(self, job: _Markers, partition: TopicPartition, *, is_next: bool = False) -> None:
+        """Send a marker, or let it wait. `is_next`: it is the next one of those that wait for its partition."""
         if job.then is None:
             return
         if not self._places.has(partition):
@@ -425,22 +396,30 @@ class MarkerWriter:
                 self._answered(job, partition, _NO_LEADER)
                 return
             line = self._line(place.worker)
-        lane = line.lanes.get(partition)
-        if lane is None:
-            lane = line.lanes[partition] = _Lane(partition)
-        if line.is_full or not line.has_share(lane):
-            line.park(lane, job)
+        lane = line.lane(partition)
+        if not line.may_mark or not line.has_share(lane) or (lane.waiting and not is_next):
+            line.park(lane, job, first=is_next)
             return
+        self._put_marker(job, line, lane, place)
+
+    def _put_marker(
+        self,
+        job: _Markers,
+        line: Line[_Markers, _Permits],
+        lane: Lane[_Markers],
+        place: LogPlace | None,
+    ) -> None:
+        marker, partition = job.marker, lane.partition
 
         def answered(error: int) -> None:
             line.markers -= 1
             lane.in_flight -= 1
-            if lane.waiting:
-                line.queue(lane)
+            line.queue(lane)
             line.tidy(lane)
             self._answered(job, partition, error)
 
         line.markers += 1
+        line.room -= 1
         lane.in_flight += 1
         if place is None:
             self._write_offsets_marker(partition.partition, marker, answered)

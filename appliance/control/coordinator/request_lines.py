@@ -30,6 +30,7 @@ from appliance.channels.coordinator_channel import (
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.control.coordinator.request_queue import Received, Reply, RequestQueue
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.process_table import BYTES_OUT
 from appliance.protocol.coordinator_errors import NEEDS_REQUEST
@@ -41,6 +42,8 @@ LARGE_LENT_PART: Final = 8
 """Large answers have this part of the pool at most on loan to one network process; at least one piece."""
 LARGE_WAITING_BYTES_MAX: Final = 16 << 20
 """Of large answers that wait for room; each one counts whole, though many may share their bytes."""
+UNDER_WAY_BYTES_MAX: Final = 64 << 20
+"""Requests that were taken and are not answered; with more, new ones are told to come again."""
 ANSWERS_AT_ONCE: Final = 16
 """So many are put before they are shown: those who wait for them go on while we make the next (decision 0069)."""
 
@@ -52,6 +55,11 @@ _CLOSED: Final = int(CoordinatorOp.CLOSED)
 _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
 _INLINE: Final = int(CoordinatorFlag.INLINE)
+
+
+def client_of(reply: Reply) -> Client:
+    """Return who sent a request."""
+    return Client(reply.header.client_id or "", reply.host, slot=reply.slot, api_version=reply.header.version)
 
 
 class _LargeAnswer:

@@ -38,6 +38,7 @@ EXPIRY_IDS: Final = 2_000
 EXPIRY_ROUNDS_MAX: Final = 256
 """Batches of tombstones for one partition in one search: where they cannot be written, the next search is later."""
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 
 
 class TransactionMachine:
@@ -132,15 +133,21 @@ class TransactionMachines:
         return group_partition(transactional_id, len(self.by_partition)) if self.by_partition else 0
 
     @property
-    def is_there(self) -> bool:
-        """Whether the topic exists, as far as this process knows."""
-        return self.shards is not None and bool(self.shards.shards)
+    def has_image(self) -> bool:
+        """Whether this process knows which topics there are."""
+        return self.shards is not None and self.shards.has_image
 
     def gate(self, transactional_id: str, slot: int) -> int:
-        """Return 0 if requests that name the id are served for a client of `slot`'s port, else their error."""
+        """Return 0 if requests that name the id are served for a client of `slot`'s port, else their error.
+
+        Nobody coordinates an id before the topic exists. FindCoordinator makes it, and NOT_COORDINATOR has clients ask
+        that.
+        """
         topic = self.shards
-        if topic is None or not topic.shards:
+        if topic is None or not topic.has_image:
             return _NOT_AVAILABLE
+        if not topic.shards:
+            return _NOT_COORDINATOR
         return topic.shards[self.partition_of(transactional_id)].gate(slot)
 
     def carry_out(self, effects: TransactionEffects) -> None:

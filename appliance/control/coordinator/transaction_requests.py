@@ -249,8 +249,8 @@ class TransactionRequests:
                     looked_at += 1
                     if not looked_at % PIECE:
                         yield None
-            if is_unknown and not self._machines.is_there:
-                # There is no image yet: who coordinates the id is not known, nor which topics there are.
+            if is_unknown and not self._machines.has_image:
+                # Who coordinates the id is not known, nor which topics there are.
                 addition.ended(number, dict.fromkeys(partitions, _NOT_AVAILABLE))
             elif wrong:
                 addition.ended(number, {each: wrong.get(each, _NOT_ATTEMPTED) for each in partitions})

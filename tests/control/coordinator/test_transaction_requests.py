@@ -168,6 +168,26 @@ def test_a_coordinator_that_knows_no_topic_yet_says_nothing_of_partitions(host: 
     assert errors(host.answered.answers[number]) == [E.COORDINATOR_NOT_AVAILABLE]
 
 
+@pytest.mark.parametrize("version", [0, 3, 5])
+def test_nobody_coordinates_an_id_before_its_topic_exists(host: TransactionHost, version: int) -> None:
+    """FindCoordinator makes the topic; a client that hears NOT_COORDINATOR asks it."""
+    host.has_log = False
+    host.kill_coordinator()
+    host.publish_image()
+    host.turn()
+
+    def told(api: ApiKey, request: Any) -> Any:
+        return host.answered.answers.pop(host.ask(api, version, request))
+
+    assert told(INIT, InitProducerIdRequest("", 60_000)).error_code == E.INVALID_REQUEST
+    assert told(INIT, InitProducerIdRequest("t", 0)).error_code == E.INVALID_TRANSACTION_TIMEOUT
+    assert told(INIT, InitProducerIdRequest("t", 60_000)).error_code == E.NOT_COORDINATOR
+    assert told(END, EndTxnRequest("t", 5, 1, True)).error_code == E.NOT_COORDINATOR
+    make = single if version < 4 else batched
+    assert errors(told(ADD, make((5, 1), 0))) == [E.NOT_COORDINATOR]
+    assert errors(told(ADD, make((5, 1), 0, topic="none"))) == [E.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 # ── permits ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -80,6 +80,7 @@ class TransactionHost(Host):
         self.controller = ControllerOfIds()
         self.numbers = itertools.count(1)
         self.has_data = True
+        self.has_log = True
         super().__init__(path, TRANSACTION_STATE, self._made, partitions=LOG_PARTITIONS)
 
     def _made(self, _host: Host) -> Service:
@@ -185,14 +186,14 @@ class TransactionHost(Host):
             self.led.append(partition)
 
     def publish_image(self) -> None:
-        topics = {
-            self.topic: TopicImage(
+        topics: dict[str, TopicImage] = {}
+        if self.has_log:
+            topics[self.topic] = TopicImage(
                 self.topic,
                 self.topic_id,
                 tuple(PartitionImage(n, n, 1, 0, self.epoch, (0,), (0,)) for n in range(LOG_PARTITIONS)),
                 internal=True,
             )
-        }
         if self.has_data:
             topics[DATA] = TopicImage(
                 DATA,

@@ -86,12 +86,14 @@ class Image(Protocol):
 class TopicShards:
     """The shards of one registered topic; none while the topic does not exist."""
 
-    __slots__ = ("_runtime", "service", "shards")
+    __slots__ = ("_runtime", "has_image", "service", "shards")
 
     def __init__(self, runtime: CoordinatorRuntime, service: Service) -> None:
         self._runtime = runtime
         self.service = service
         self.shards: list[Shard] = []
+        self.has_image = False
+        """Whether an image has said if the topic exists."""
 
     @property
     def is_loading(self) -> bool:
@@ -251,6 +253,7 @@ class CoordinatorRuntime:
 
     def _follow(self, topic: TopicShards) -> None:
         service = topic.service
+        topic.has_image = True
         places = self._image.log_places(service.topic)
         if len(places) != len(topic.shards):
             # The topic is new, or another one: every key belongs elsewhere than before.

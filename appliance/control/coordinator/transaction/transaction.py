@@ -23,7 +23,8 @@ from typing import Final
 import msgspec
 
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.transaction.transaction_state import TransactionState
+from appliance.control.coordinator.transaction.transaction_state import EndKind, TransactionState
+from appliance.protocol.errors import ErrorCode
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -161,3 +162,45 @@ def completed(old: Transaction, *, now_ms: int) -> Transaction:
         previous_producer_id=old.producer_id,
         next_producer_id=NO_PRODUCER_ID,
     )
+
+
+def is_known(current: Transaction, expected: tuple[int, int]) -> bool:
+    """Whether a client may raise the epoch of what it says that it has.
+
+    Also right is the id before this one with its last epoch: the answer that carried the new id may have been lost.
+    """
+    producer_id, epoch = expected
+    return producer_id == current.producer_id or (
+        producer_id == current.previous_producer_id and epoch >= LAST_CLIENT_EPOCH
+    )
+
+
+def is_next(current: Transaction, producer_id: int, producer_epoch: int) -> bool:
+    """Whether a client speaks with the id that the answer to its EndTxn carried, while the old one is being completed.
+
+    Kafka answers INVALID_PRODUCER_ID_MAPPING here, which is fatal for the producer.
+    """
+    return (
+        current.next_producer_id != NO_PRODUCER_ID
+        and producer_id == current.next_producer_id
+        and producer_epoch == 0
+    )
+
+
+def end_kind(
+    current: Transaction, producer_id: int, producer_epoch: int, client_version: int
+) -> EndKind | ErrorCode:
+    if client_version < 2:
+        if current.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return EndKind.V1 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED
+    is_overflowed = (
+        current.previous_producer_id == producer_id
+        and producer_epoch == LAST_CLIENT_EPOCH
+        and current.producer_epoch == 0
+    )
+    if current.producer_id != producer_id and not is_overflowed:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if is_overflowed or current.producer_epoch == producer_epoch + 1:
+        return EndKind.V2_RETRY
+    return EndKind.V2 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED

@@ -28,7 +28,6 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
-from sortedcontainers import SortedList
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
@@ -45,10 +44,20 @@ from appliance.control.coordinator.transaction.transaction import (
     NO_PRODUCER_ID,
     Transaction,
     completed,
+    end_kind,
     ended,
     fenced,
     initialized,
+    is_known,
+    is_next,
     with_partitions,
+)
+from appliance.control.coordinator.transaction.transaction_book import (
+    RETRY_MAX_MS,
+    RETRY_MS,
+    Entry,
+    LogPartition,
+    TransactionBook,
 )
 from appliance.control.coordinator.transaction.transaction_record import tombstone, transaction_record
 from appliance.control.coordinator.transaction.transaction_state import (
@@ -67,13 +76,8 @@ AnsweredWithId: TypeAlias = Callable[[ErrorCode, int, int], TransactionEffects]
 Answered: TypeAlias = Callable[[ErrorCode], TransactionEffects]
 """Error → the answer to AddPartitionsToTxn."""
 
-RETRY_MS: Final = 20
-RETRY_MAX_MS: Final = 1_000
-"""After a record could not be written that nobody waits for: the pause before the next try doubles up to here."""
 RESERVED_BYTES: Final = 64
 """Kept free where partitions are added, because the records of the decision and of the end hold more fields."""
-NO_DEADLINE: Final = -1
-
 EXPIRED_PER_CALL: Final = 1_000
 """Ids that `expire` forgets in one call, so that one batch of tombstones stays small."""
 EXPIRED_CHARACTERS_PER_CALL: Final = 100_000
@@ -110,36 +114,6 @@ class ProducerIds(Protocol):
         ...
 
 
-class _Entry:
-    """A transactional id. `current` is None until its first record is committed."""
-
-    __slots__ = ("abort_pause_ms", "current", "deadline_ns", "is_moving", "transactional_id")
-
-    def __init__(self, transactional_id: str, current: Transaction | None) -> None:
-        self.transactional_id = transactional_id
-        self.current = current
-        self.is_moving = False
-        """A transition waits for its record."""
-        self.deadline_ns = NO_DEADLINE
-        self.abort_pause_ms = RETRY_MS
-        """Before the next try, if the abort of the timed out transaction cannot be written."""
-
-    @property
-    def is_in_transition(self) -> bool:
-        """Whether a transition waits for its record, or a decision for its markers: until then no other one begins."""
-        return self.is_moving or (self.current is not None and self.current.state in PREPARED)
-
-
-class _LogPartition:
-    """The ids of one partition of `__transaction_state`. `epoch` is that of its leader; -1 while it is replayed."""
-
-    __slots__ = ("entries", "epoch")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Entry] = {}
-        self.epoch = -1
-
-
 class Transactions:
     """Args:
     partition_of: transactional id → partition of `__transaction_state`.
@@ -149,13 +123,10 @@ class Transactions:
     """
 
     __slots__ = (
+        "_book",
         "_clock",
         "_complain",
-        "_count",
-        "_deadlines",
         "_ids",
-        "_logs",
-        "_partition_of",
         "_settings",
         "_tell",
         "refused_ids",
@@ -173,37 +144,33 @@ class Transactions:
         self._settings = settings
         self._clock = clock
         self._ids = producer_ids
-        self._partition_of = partition_of
-        self._logs: dict[int, _LogPartition] = {}
-        self._count = 0  # of all partitions: asked for each new id
+        self._book = TransactionBook(clock, partition_of)
         self.settled: Callable[[str], None] | None = None
         self.refused_ids = 0
         # Clients can have as many transactions time out as they like.
         self._complain = RateLimited(_logger.warning, clock)
         self._tell = RateLimited(_logger.info, clock)
-        # (monotonic deadline ns, transactional id) of each open transaction that can time out
-        self._deadlines: SortedList[tuple[int, str]] = SortedList()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._book)
 
     # ── the log ───────────────────────────────────────────────────────────────────────────────────────────
 
     def replay(self, partition: int, transactional_id: str, transaction: Transaction | None) -> None:
         """Take a committed record of the partition's log; None is a tombstone. The last one of an id counts."""
-        log = self._logs.setdefault(partition, _LogPartition())
+        log = self._book.log(partition)
         entry = log.entries.get(transactional_id)
         if entry is None:
             if transaction is None:
                 return
-            entry = self._new(log, transactional_id)
-        self._set(entry, transaction)
+            entry = self._book.new(log, transactional_id)
+        self._book.put(entry, transaction)
         if transaction is None:
-            self._remove(log, entry)
+            self._book.remove(log, entry)
 
     def loaded(self, partition: int, leader_epoch: int) -> TransactionEffects:
         """Serve the partition from now on. Markers of decided transactions are sent again, all of them."""
-        log = self._logs.setdefault(partition, _LogPartition())
+        log = self._book.log(partition)
         log.epoch = leader_epoch
         effects: TransactionEffects = []
         for entry in log.entries.values():
@@ -213,13 +180,7 @@ class Transactions:
 
     def unload(self, partition: int) -> None:
         """Forget the partition. Effects that are under way for it come to nothing."""
-        log = self._logs.pop(partition, None)
-        if log is None:
-            return
-        for entry in log.entries.values():
-            self._set(entry, None)
-        self._count -= len(log.entries)
-        log.entries.clear()  # effects that are under way look here for their entry
+        self._book.forget(partition)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +204,7 @@ class Transactions:
         if not self.may_initialize(transactional_id, timeout_ms):
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
             return then(error, NO_PRODUCER_ID, NO_EPOCH)
-        partition, log, entry = self._find(transactional_id)
+        partition, log, entry = self._book.find(transactional_id)
         current = None if entry is None else entry.current
         if entry is None:
             if len(self) >= self._settings.ids_max:
@@ -252,7 +213,7 @@ class Transactions:
         elif entry.is_in_transition:
             return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
         if current is not None:
-            if expected is not None and not _is_known(current, expected):
+            if expected is not None and not is_known(current, expected):
                 return then(ErrorCode.PRODUCER_FENCED, NO_PRODUCER_ID, NO_EPOCH)
             if STATES[current.state].initialize is Initialize.FENCE:
                 assert entry is not None
@@ -261,7 +222,7 @@ class Transactions:
         if isinstance(planned, ErrorCode):
             return then(planned, NO_PRODUCER_ID, NO_EPOCH)
         if entry is None:
-            entry = self._new(log, transactional_id)
+            entry = self._book.new(log, transactional_id)
 
         def answered(error: ErrorCode) -> TransactionEffects:
             if error:
@@ -283,7 +244,7 @@ class Transactions:
         """Serve AddPartitionsToTxn and AddOffsetsToTxn: the producer may write to these partitions."""
         if not transactional_id:
             return then(ErrorCode.INVALID_REQUEST)
-        partition, log, entry = self._find(transactional_id)
+        partition, log, entry = self._book.find(transactional_id)
         if entry is not None and entry.is_in_transition:
             # Before the ids are compared: a client of version 2 has the next id since its EndTxn was answered.
             return then(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -324,7 +285,7 @@ class Transactions:
     ) -> ErrorCode | Transaction:
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        _, _, entry = self._find(transactional_id)
+        _, _, entry = self._book.find(transactional_id)
         if entry is None or entry.current is None or entry.current.producer_id != producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if entry.current.producer_epoch != producer_epoch:
@@ -349,14 +310,14 @@ class Transactions:
         """
         if not transactional_id:
             return then(ErrorCode.INVALID_REQUEST, NO_PRODUCER_ID, NO_EPOCH)
-        partition, log, entry = self._find(transactional_id)
+        partition, log, entry = self._book.find(transactional_id)
         if entry is None or entry.current is None:
             error = ErrorCode.CONCURRENT_TRANSACTIONS if entry else ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return then(error, NO_PRODUCER_ID, NO_EPOCH)
         current = entry.current
-        if _is_next(current, producer_id, producer_epoch):
+        if is_next(current, producer_id, producer_epoch):
             return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
-        kind = _end_kind(current, producer_id, producer_epoch, client_version)
+        kind = end_kind(current, producer_id, producer_epoch, client_version)
         if isinstance(kind, ErrorCode):
             return then(kind, NO_PRODUCER_ID, NO_EPOCH)
         if entry.is_moving:
@@ -393,34 +354,31 @@ class Transactions:
 
     def get(self, transactional_id: str) -> Transaction | None:
         """Return what is committed of the id."""
-        _, _, entry = self._find(transactional_id)
+        _, _, entry = self._book.find(transactional_id)
         return None if entry is None else entry.current
 
     def apply(self, partition: int, transactional_id: str, transaction: Transaction | None) -> None:
         """Take a record that was committed while the partition is served. Those of our own transitions take effect when
         their append ends, with what the record does not hold."""
-        log = self._logs.get(partition)
+        log = self._book.known(partition)
         entry = None if log is None else log.entries.get(transactional_id)
         if entry is None or not entry.is_moving:
             self.replay(partition, transactional_id, transaction)
 
     def ids(self, partition: int) -> list[str]:
         """Return the ids of a partition, as they are now."""
-        log = self._logs.get(partition)
+        log = self._book.known(partition)
         return [] if log is None else list(log.entries)
 
     def __iter__(self) -> Iterator[tuple[str, Transaction]]:
-        """Yield each id with what is committed of it. Ids must not come or go meanwhile."""
-        for log in self._logs.values():
-            for entry in log.entries.values():
-                if entry.current is not None:
-                    yield entry.transactional_id, entry.current
+        """Return each id with what is committed of it. Ids must not come or go meanwhile."""
+        return iter(self._book)
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def next_deadline_ns(self) -> int | None:
         """Return when (monotonic ns) the first open transaction times out; None if none does."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._book.next_deadline_ns()
 
     def abort_timed_out(self) -> TransactionEffects:
         """Fence the producers of transactions that are open for longer than their timeout, and abort these.
@@ -430,23 +388,21 @@ class Transactions:
         now_ns = self._clock.monotonic_ns()
         effects: TransactionEffects = []
         for _ in range(ABORTED_PER_CALL):
-            if not self._deadlines or self._deadlines[0][0] > now_ns:
+            transactional_id = self._book.first_due(now_ns)
+            if transactional_id is None:
                 break
-            _, transactional_id = self._deadlines[0]
-            partition, log, entry = self._find(transactional_id)
+            partition, log, entry = self._book.find(transactional_id)
             assert entry is not None
             assert entry.current is not None
             if log.epoch < 0 or entry.is_moving:
                 # Another transition is under way, or the log is being replayed: look again a little later.
-                self._deadlines.pop(0)
-                entry.deadline_ns = now_ns + RETRY_MS * NS_PER_MS
-                self._deadlines.add((entry.deadline_ns, transactional_id))
+                self._book.keep_deadline(entry, now_ns + RETRY_MS * NS_PER_MS)
                 continue
-            self._drop_deadline(entry)
+            self._book.drop_deadline(entry)
             effects += self._fence(partition, log, entry, entry.current, self._timed_out(entry))
         return effects
 
-    def _timed_out(self, entry: _Entry) -> Answered:
+    def _timed_out(self, entry: Entry) -> Answered:
         def answered(error: ErrorCode) -> TransactionEffects:
             if error:
                 self._complain(
@@ -456,7 +412,7 @@ class Transactions:
                 if entry.current is not None:
                     pause_ms = entry.abort_pause_ms
                     entry.abort_pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
-                    self._keep_deadline(entry, self._clock.monotonic_ns() + pause_ms * NS_PER_MS)
+                    self._book.keep_deadline(entry, self._clock.monotonic_ns() + pause_ms * NS_PER_MS)
             else:
                 self._tell(
                     f"transactional id {entry.transactional_id}: its transaction timed out and is aborted; its"
@@ -469,20 +425,20 @@ class Transactions:
     def expire(self) -> TransactionEffects:
         """Forget ids without a transaction that nobody has used for `id_expiration_ms`, some of them per partition."""
         effects: TransactionEffects = []
-        for partition in list(self._logs):
+        for partition in self._book.partitions():
             effects += self.expire_in(partition)
         return effects
 
     def expire_in(self, partition: int) -> TransactionEffects:
         """Forget such ids of one partition, at most EXPIRED_PER_CALL; nothing where there are none."""
-        log = self._logs.get(partition)
+        log = self._book.known(partition)
         if log is None or log.epoch < 0:
             return []
         before_ms = self._clock.now_ms() - self._settings.id_expiration_ms
-        old: list[_Entry] = []
+        old: list[Entry] = []
         left_characters = EXPIRED_CHARACTERS_PER_CALL
         for entry in log.entries.values():
-            if not _is_old(entry, before_ms):
+            if not entry.is_unused_since(before_ms):
                 continue
             old.append(entry)
             left_characters -= len(entry.transactional_id)
@@ -518,8 +474,8 @@ class Transactions:
     def _fence(
         self,
         partition: int,
-        log: _LogPartition,
-        entry: _Entry,
+        log: LogPartition,
+        entry: Entry,
         current: Transaction,
         then: Answered,
     ) -> TransactionEffects:
@@ -531,7 +487,7 @@ class Transactions:
         return [self._append(partition, log, entry, planned, decided)]
 
     def _markers(
-        self, partition: int, log: _LogPartition, entry: _Entry, decision: Transaction
+        self, partition: int, log: LogPartition, entry: Entry, decision: Transaction
     ) -> WriteMarkers:
         def marked() -> TransactionEffects:
             if log.entries.get(entry.transactional_id) is not entry or entry.current is not decision:
@@ -561,8 +517,8 @@ class Transactions:
     def _append(
         self,
         partition: int,
-        log: _LogPartition,
-        entry: _Entry,
+        log: LogPartition,
+        entry: Entry,
         planned: Transaction,
         then: Callable[[ErrorCode], TransactionEffects],
         *,
@@ -577,11 +533,11 @@ class Transactions:
             entry.is_moving = False
             if error_code:
                 if entry.current is None:
-                    self._remove(log, entry)
+                    self._book.remove(log, entry)
                 error = ErrorCode(error_code)
                 effects = then(_APPEND_ERRORS.get(error, error))
             else:
-                self._set(entry, planned)
+                self._book.put(entry, planned)
                 effects = then(ErrorCode.NONE)
             self._settle(entry)
             return effects
@@ -591,7 +547,7 @@ class Transactions:
         )
         return Append(partition, (record,), ended, reserved_bytes)
 
-    def _forget(self, partition: int, log: _LogPartition, old: list[_Entry]) -> Append:
+    def _forget(self, partition: int, log: LogPartition, old: list[Entry]) -> Append:
         for entry in old:
             entry.is_moving = True
 
@@ -600,108 +556,17 @@ class Transactions:
                 if log.entries.get(entry.transactional_id) is entry:
                     entry.is_moving = False
                     if not error_code:
-                        self._set(entry, None)
-                        self._remove(log, entry)
+                        self._book.put(entry, None)
+                        self._book.remove(log, entry)
                     self._settle(entry)
             return []
 
         return Append(partition, tuple(tombstone(entry.transactional_id) for entry in old), ended)
 
-    def _set(self, entry: _Entry, transaction: Transaction | None) -> None:
-        """Let the id be in this state, and watch over the timeout of an open transaction."""
-        before, entry.current = entry.current, transaction
-        entry.abort_pause_ms = RETRY_MS
-        if transaction is None or transaction.timeout_left_ms(0) is None:
-            self._drop_deadline(entry)
-        elif (
-            entry.deadline_ns == NO_DEADLINE or before is None or before.started_ms != transaction.started_ms
-        ):
-            left_ms = transaction.timeout_left_ms(self._clock.now_ms())
-            assert left_ms is not None
-            self._keep_deadline(entry, self._clock.monotonic_ns() + left_ms * NS_PER_MS)
-
-    def _settle(self, entry: _Entry) -> None:
+    def _settle(self, entry: Entry) -> None:
         """Say that the id takes requests again, if it does."""
         if self.settled is not None and not entry.is_in_transition:
             self.settled(entry.transactional_id)
-
-    def _keep_deadline(self, entry: _Entry, deadline_ns: int) -> None:
-        self._drop_deadline(entry)
-        entry.deadline_ns = deadline_ns
-        self._deadlines.add((deadline_ns, entry.transactional_id))
-
-    def _drop_deadline(self, entry: _Entry) -> None:
-        if entry.deadline_ns != NO_DEADLINE:
-            self._deadlines.remove((entry.deadline_ns, entry.transactional_id))
-            entry.deadline_ns = NO_DEADLINE
-
-    def _new(self, log: _LogPartition, transactional_id: str) -> _Entry:
-        entry = log.entries[transactional_id] = _Entry(transactional_id, None)
-        self._count += 1
-        return entry
-
-    def _remove(self, log: _LogPartition, entry: _Entry) -> None:
-        del log.entries[entry.transactional_id]
-        self._count -= 1
-
-    def _find(self, transactional_id: str) -> tuple[int, _LogPartition, _Entry | None]:
-        partition = self._partition_of(transactional_id)
-        log = self._logs.get(partition)
-        if log is None:
-            log = self._logs[partition] = _LogPartition()
-        return partition, log, log.entries.get(transactional_id)
-
-
-def _is_known(current: Transaction, expected: tuple[int, int]) -> bool:
-    """Whether a client may raise the epoch of what it says that it has.
-
-    Also right is the id before this one with its last epoch: the answer that carried the new id may have been lost.
-    """
-    producer_id, epoch = expected
-    return producer_id == current.producer_id or (
-        producer_id == current.previous_producer_id and epoch >= LAST_CLIENT_EPOCH
-    )
-
-
-def _is_next(current: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a client speaks with the id that the answer to its EndTxn carried, while the old one is being completed.
-
-    Kafka answers INVALID_PRODUCER_ID_MAPPING here, which is fatal for the producer.
-    """
-    return (
-        current.next_producer_id != NO_PRODUCER_ID
-        and producer_id == current.next_producer_id
-        and producer_epoch == 0
-    )
-
-
-def _end_kind(
-    current: Transaction, producer_id: int, producer_epoch: int, client_version: int
-) -> EndKind | ErrorCode:
-    if client_version < 2:
-        if current.producer_id != producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        return EndKind.V1 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED
-    is_overflowed = (
-        current.previous_producer_id == producer_id
-        and producer_epoch == LAST_CLIENT_EPOCH
-        and current.producer_epoch == 0
-    )
-    if current.producer_id != producer_id and not is_overflowed:
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if is_overflowed or current.producer_epoch == producer_epoch + 1:
-        return EndKind.V2_RETRY
-    return EndKind.V2 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED
-
-
-def _is_old(entry: _Entry, before_ms: int) -> bool:
-    current = entry.current
-    return (
-        current is not None
-        and not entry.is_in_transition
-        and current.state is not TransactionState.ONGOING
-        and current.updated_ms <= before_ms
-    )
 
 
 def _ask_again(then: AnsweredWithId) -> Answered:
