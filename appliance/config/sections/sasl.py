@@ -8,7 +8,6 @@ from typing import Final
 
 from appliance.config.declaration import ConfigType
 from appliance.config.option import check_fields, option
-from appliance.errors import ConfigurationError
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
@@ -90,13 +89,6 @@ class SaslSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, mechanisms in self.of_listeners.items():
-            for mechanism in mechanisms:
-                if mechanism not in MECHANISMS:
-                    raise ConfigurationError(
-                        f"listener.name.{name.lower()}.sasl.enabled.mechanisms = {mechanism[:100]!r}: must be any of "
-                        f"{', '.join(MECHANISMS)}"
-                    )
 
     def mechanisms_of(self, listener: str) -> tuple[str, ...]:
         """Return the mechanisms that clients of the listener of this name may use."""
