@@ -14,7 +14,7 @@ fails at the first message there.)
 librdkafka 2.0 and before (kcat of Debian 12) puts the client's nonce into its final message once more, before the nonce
 that it got. That is accepted, too: the server's nonce is in it, and the proof covers it.
 
-Differences from Kafka 4.3: it refuses these clients. Here hold any UTF-8, not only ASCII. Delegation
+Differences from Kafka 4.3: Kafka refuses those clients. Here a name may hold any UTF-8, not only ASCII. Delegation
 tokens (`tokenauth=true`) are not supported, and fail like a user who does not exist.
 """
 
