@@ -29,6 +29,7 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config.dynamic import SLOT_STOPPED
+from appliance.config.sections.listeners import PLAINTEXT, Listener
 from appliance.control.controller.acl_store import all_of, folders, load_acls
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs, load_group_configs
@@ -37,6 +38,7 @@ from appliance.control.controller.partition_changes import reviewed, without_sto
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.slot_states import PartitionSlots, SlotStates
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
+from appliance.control.controller.user_store import load_user_configs, scram_of
 from appliance.control.store.errors import BadVersion, NodeExists
 from appliance.control.store.metadata_store import Check, Create, Delete, MetadataStore, Operation, SetData
 from appliance.control.store.znode_tree import (
@@ -138,9 +140,10 @@ def register(
     *,
     live: Iterable[int],
     clock: Clock,
+    listeners: Sequence[Listener],
     begins_anew: bool = False,
 ) -> None:
-    """Registers the slots that are `live`, and takes the registration of the others away.
+    """Registers the slots that are `live` with all their listeners, and takes the registration of the others away.
 
     One that belongs to the session `registrations` is left as it is, unless the instance `begins_anew`; one of another
     session, which will end, is replaced in the same change, so nobody ever sees the slot missing.
@@ -159,16 +162,18 @@ def register(
         if known is not None:
             changes.append(Delete(path))
         if slot.node_id in alive:
-            changes.append(Create(path, encode(_registration(slot, clock)), ephemeral=True))
+            changes.append(Create(path, encode(_registration(slot, clock, listeners)), ephemeral=True))
     registrations.multi([fence.check, *changes])
 
 
-def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
+def _registration(slot: BrokerSlot, clock: Clock, listeners: Sequence[Listener]) -> BrokerRecord:
+    """What others read in the store. As in Kafka, `host` and `port` are of a listener in plain text, or null and -1."""
+    has_plain = any(each.protocol == PLAINTEXT for each in listeners)
     return BrokerRecord(
-        host=slot.host,
-        port=slot.port,
-        endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
-        listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
+        host=slot.host if has_plain else None,
+        port=slot.port if has_plain else -1,
+        endpoints=tuple(each.advertised_text(slot.node_id) for each in listeners),
+        listener_security_protocol_map={each.name: each.protocol for each in listeners},
         timestamp=str(clock.now_ms()),
         rack=UNSET if slot.rack is None else slot.rack,
     )
@@ -212,6 +217,9 @@ def take_over(
     state.group_configs = load_group_configs(store)
     state.acls, state.acl_folders = load_acls(store), folders(store)
     state.shown_acls = all_of(state.acls.values())
+    state.user_configs = load_user_configs(store)
+    state.scram = scram_of(state.user_configs)
+    state.shown_scram = tuple(sorted(state.scram.values()))
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:
