@@ -1,7 +1,8 @@
 """Force everything of a file system to its disk by one call, syncfs(2), where that call reports what failed.
 
 A stop of a worker with 5,000 changed logs forces some 30,000 files. One by one each of them waits for a commit of the
-file system's journal; one syncfs waits for one commit (decision 0119).
+file system's journal; one syncfs waits for one commit. (1,500 logs with one new marker each, ext4 with a journal on a
+busy machine of two cores: 17.0 and 10.1 s with eight threads that force file by file, 1.6 and 1.4 s so.)
 
 Since Linux 5.8 syncfs reports a failed write of any file of the file system, of this call or of an earlier write in the
 background. It does so once to each open descriptor, and only of failures since that was opened. So a log directory
