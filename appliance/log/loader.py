@@ -1,13 +1,6 @@
 """Opening a log: from the files that are there to a log that can be appended to.
 
-1.  Interrupted renames are resolved, as Kafka does (`LogLoader.load`):
-
-        .deleted            removed, if no reader has a lease
-        .cleaned            removed, and every `.swap` whose base offset is not below the smallest of them
-        .swap               finished: plain segments that lie inside of what they replace are removed, then the
-                            suffix is taken off
-        index without .log  removed
-
+1.  Interrupted renames are resolved (`interrupted`). An index without a `.log` is removed.
 2.  After a clean stop nothing is read but the end of the last segment, from its last index entry on.
 3.  After anything else, segments from the recovery point on are read through: below the recovery point only
     headers, above it every checksum. The log ends before the first batch that is not whole and sound, or whose
@@ -25,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,21 +30,20 @@ from appliance.log.config import LogSettings
 from appliance.log.copy_end import SEARCH_BYTES_MAX, sound_end_behind
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
-    CLEANED,
-    DELETED,
     LEADER_EPOCHS,
     LOG,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
     SEGMENT_SUFFIXES,
-    SWAP,
     TIME_INDEX,
     parse_segment_file_name,
     segment_file_name,
 )
 from appliance.log.handed_over import HandedOver, read_handed_over
+from appliance.log.interrupted import has_interrupted, remove_left, resolve_interrupted
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
+from appliance.log.producer_replay import replay
 from appliance.log.producer_state import Producers
 from appliance.log.reader_leases import READERS, has_leases
 from appliance.log.recovered import keep_segment, keep_tail
@@ -60,34 +52,23 @@ from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.snapshots import Snapshots
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
-    CONTROL,
-    H_ATTRIBUTES,
     H_BASE_OFFSET,
-    H_BASE_SEQUENCE,
     H_BATCH_LENGTH,
     H_CRC,
     H_LAST_OFFSET_DELTA,
     H_MAGIC,
     H_MAX_TIMESTAMP,
     H_PARTITION_LEADER_EPOCH,
-    H_PRODUCER_EPOCH,
-    H_PRODUCER_ID,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
     MAGIC_V2,
-    NO_SEQUENCE,
-    SEQUENCE_MAX,
-    TRANSACTIONAL,
 )
-from appliance.protocol.records.control import decode_marker
 from appliance.protocol.records.crc32c import checksum
-from appliance.protocol.records.errors import BatchFault
 
 _READ_BYTES: Final = 1 << 20
 _NEVER: Final = 1 << 63
 _SIZED: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
-_INTERRUPTED: Final = (DELETED, CLEANED, SWAP)
 _logger = logging.getLogger(__name__)
 
 
@@ -173,8 +154,8 @@ class Loader:
                 self._clean = False
         with storage_faults(self._directory):
             sizes = {} if self._is_new else self._sizes_as_left() or self._sizes()
-            if any(name.endswith(_INTERRUPTED) for name in sizes):
-                self._resolve_interrupted(sizes)
+            if has_interrupted(sizes):
+                resolve_interrupted(self._directory, sizes, is_leased=self._is_leased)
                 sizes = self._sizes()
         found = (parse_segment_file_name(name) for name in sizes if name.endswith(PRODUCER_SNAPSHOT))
         self._snapshot_offsets = sorted(
@@ -231,61 +212,10 @@ class Loader:
             lacks_begin=lacks_begin,
             is_recovered=not self._clean or bool(self._recovered),
             cut_to=self._cut_to,
-            is_plain=len(segments) == 1 and not any(name.endswith(_INTERRUPTED) for name in sizes),
+            is_plain=len(segments) == 1 and not has_interrupted(sizes),
         )
 
     # Names
-
-    @staticmethod
-    def _named(names: Iterable[str], suffix: str) -> list[tuple[str, int]]:
-        """(name, offset) of the segment files whose name ends with `suffix`."""
-        found = []
-        for name in names:
-            parsed = parse_segment_file_name(name)
-            if parsed is not None and name.endswith(suffix):
-                found.append((name, parsed[0]))
-        return found
-
-    def _remove(self, names: Collection[str]) -> None:
-        for name in names:
-            _logger.info("%s: removing %s, left by an interrupted operation", self._directory, name)
-            (self._directory / name).unlink(missing_ok=True)
-
-    def _resolve_interrupted(self, names: Collection[str]) -> None:
-        if not self._is_leased:
-            self._remove([name for name in names if name.endswith(DELETED)])
-        if not any(name.endswith((CLEANED, SWAP)) for name in names):
-            return
-        cleaned = self._named(names, CLEANED)
-        swaps = self._named(names, SWAP)
-        smallest = min((offset for _, offset in cleaned), default=None)
-        unfinished = [name for name, offset in swaps if smallest is not None and offset >= smallest]
-        self._remove(unfinished)
-        self._remove([name for name, _ in cleaned])
-        finished = [(name, offset) for name, offset in swaps if name not in unfinished]
-        logs = [(name, offset) for name, offset in finished if name.endswith(LOG + SWAP)]
-        if logs:
-            first = min(offset for _, offset in logs)
-            end = max(self._end_of_swap(name, offset) for name, offset in logs)
-            plain = [
-                name
-                for suffix in SEGMENT_SUFFIXES
-                for name, offset in self._named(names, suffix)
-                if first <= offset < end
-            ]
-            self._remove(plain)
-        for name, _ in finished:
-            os.rename(self._directory / name, self._directory / name.removesuffix(SWAP))
-
-    def _end_of_swap(self, name: str, offset: int) -> int:
-        size_bytes = (self._directory / name).stat().st_size
-        file = SegmentFile(self._directory, offset, size_bytes=size_bytes, suffix=LOG + SWAP)
-        try:
-            for _, header in file.headers(0, end=file.size_bytes):
-                offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
-            return offset
-        finally:
-            file.abandon()
 
     def _sizes_as_left(self) -> dict[str, int] | None:
         """The files that count, where what was left says which ones."""
@@ -320,7 +250,7 @@ class Loader:
             if suffix == LOG:
                 bases.append(base)
             elif suffix in SEGMENT_SUFFIXES and segment_file_name(base, LOG) not in sizes:
-                self._remove([name])
+                remove_left(self._directory, [name])
         bases.sort()
         if not self._clean:
             self._recover_from = max((base for base in bases if base <= self._recovery_point), default=0)
@@ -573,61 +503,3 @@ class Loader:
             replay(producers, segments, start, indexing=self._recovered)
         producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)
         return producers, snapshots
-
-
-def replay(
-    producers: Producers, segments: list[Segment], start: int, *, indexing: Collection[int] = ()
-) -> None:
-    """Takes the batches from offset `start` on into the state of producers.
-
-    Aborted transactions are added to the transaction index of the segments whose base offsets are in `indexing`.
-
-    Raises:
-        StorageFault, CorruptFile: a segment cannot be read.
-    """
-    for number, segment in enumerate(segments):
-        if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
-            continue
-        file = segment.file
-        position = segment.offset_index.lookup(start)
-        for at, header in file.headers(position, end=file.size_bytes, read_bytes=1 << 16):
-            # Of the batch that a log begins inside of, the rest counts, and may be of an open transaction.
-            if header[H_PRODUCER_ID] < 0 or header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] < start:
-                continue
-            if header[H_ATTRIBUTES] & CONTROL:
-                _replay_control(producers, segment, at, header, index=segment.base_offset in indexing)
-            else:
-                sequence = header[H_BASE_SEQUENCE]
-                producers.add_batch(
-                    header[H_PRODUCER_ID],
-                    header[H_PRODUCER_EPOCH],
-                    last_sequence=(sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX
-                    if sequence >= 0
-                    else NO_SEQUENCE,
-                    last_offset=header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
-                    offset_delta=header[H_LAST_OFFSET_DELTA],
-                    timestamp_ms=header[H_MAX_TIMESTAMP],
-                    transactional=bool(header[H_ATTRIBUTES] & TRANSACTIONAL),
-                )
-        if number + 1 < len(segments):
-            segment.release()
-
-
-def _replay_control(
-    producers: Producers, segment: Segment, position: int, header: Header, *, index: bool
-) -> None:
-    try:
-        marker = decode_marker(segment.file.read(position, header[H_BATCH_LENGTH] + LOG_OVERHEAD))
-    except BatchFault as fault:
-        raise CorruptFile(f"{segment.file.path} at {position}: {fault}") from fault
-    if marker is None:
-        return
-    completed = producers.add_marker(
-        header[H_PRODUCER_ID],
-        header[H_PRODUCER_EPOCH],
-        marker=marker,
-        offset=header[H_BASE_OFFSET],
-        timestamp_ms=header[H_MAX_TIMESTAMP],
-    )
-    if completed is not None and not completed.committed and index:
-        segment.transaction_index.append(producers.aborted(completed))

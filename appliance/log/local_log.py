@@ -20,8 +20,9 @@ from typing import Final
 from appliance.clock import Clock
 from appliance.errors import ApplianceDefect, StorageFault
 from appliance.log.config import LogSettings
+from appliance.log.file_names import DELETED, SEGMENT_SUFFIXES
 from appliance.log.removal import Removal
-from appliance.log.segment import Segment, mark_deleted
+from appliance.log.segment import Segment
 from appliance.log.segment_swap import is_prepared, swap
 from appliance.log.segments import Segments
 from appliance.log.snapshots import Snapshots
@@ -135,7 +136,7 @@ class LocalLog:
         """
         self._keep_open_no_more(segment)
         size_bytes = segment.size_bytes
-        paths = mark_deleted(segment) + self.snapshots.mark_deleted(segment.base_offset)
+        paths = _mark_deleted(segment) + self.snapshots.mark_deleted(segment.base_offset)
         self.segments.remove(segment)
         self._removals.append(Removal(paths, self._settings.file_delete_delay_ms, end_offset, size_bytes))
 
@@ -239,3 +240,17 @@ class LocalLog:
             if segment is not self.segments.active and segment not in self._sealed_open:
                 segment.release()
         return next_offset
+
+
+def _mark_deleted(segment: Segment) -> tuple[Path, ...]:
+    """Renames a segment's files to `.deleted`, the records first; where they lie now, to be removed later.
+
+    Whoever reads one goes on reading it. Killed in between, what is left are indexes without records, which an
+    opening removes together with what is `.deleted`.
+
+    Raises:
+        StorageFault: it failed; it may be tried again.
+    """
+    segment.abandon()
+    segment.rename("", DELETED)
+    return tuple(segment.path(suffix + DELETED) for suffix in SEGMENT_SUFFIXES)

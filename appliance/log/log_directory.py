@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from appliance.clock import Clock
@@ -59,9 +59,15 @@ from appliance.log.shares import (
     take_marker,
     take_shared_marker,
 )
+from appliance.log.whole_sync import WholeSync
 
-_CLOSING_THREADS: Final = 8
+_CLOSING_THREADS: Final = 16
+"""To trim a file, and to force it, waits for the file system; these wait together."""
+WHOLE_SYNC_FROM: Final = 256
+"""So many logs to flush are flushed by one call. It forces what others have written into the file system too, so few
+logs do not wait for that."""
 PROBE: Final = ".probe"
+Each = TypeVar("Each")
 _logger = logging.getLogger(__name__)
 
 
@@ -107,6 +113,16 @@ def _unless_gone(
         raise raised[1]
 
 
+def _for_each(action: Callable[[Each], None], things: Sequence[Each]) -> None:
+    """Do it to each, many of them at the same time. What `action` raises is raised."""
+    if len(things) > _CLOSING_THREADS:
+        with ThreadPoolExecutor(_CLOSING_THREADS, "close-log") as threads:
+            list(threads.map(action, things))
+    else:
+        for thing in things:
+            action(thing)
+
+
 class LogDirectory:
     """The partitions in one directory. Used from one thread; flush and removal tasks may run on others."""
 
@@ -129,6 +145,7 @@ class LogDirectory:
         self._clock = clock
         self._defaults = defaults
         self._locks = list(locks)
+        self._whole_sync = WholeSync.open(path)
         self._given_up = False
         self._handed_over = False
         self.flush_fault: StorageFault | None = None
@@ -460,23 +477,28 @@ class LogDirectory:
         Raises:
             StorageFault: the first failure.
         """
-        logs = list(self.partitions.values())
         faults: list[StorageFault] = []
+        flushes: list[FlushTask] = []
 
         def close_one(log: PartitionLog) -> None:
             try:
-                log.close(clean=True)
+                flush = log.close_unflushed()
+            except StorageFault as fault:
+                faults.append(fault)
+            else:
+                if flush is not None:
+                    flushes.append(flush)
+
+        def flush_one(flush: FlushTask) -> None:
+            try:
+                flush.run()
             except StorageFault as fault:
                 faults.append(fault)
 
         try:
-            # Flushes of many files wait for one another in the file system's journal: together they share it.
-            if len(logs) > _CLOSING_THREADS:
-                with ThreadPoolExecutor(_CLOSING_THREADS, "close-log") as threads:
-                    list(threads.map(close_one, logs))
-            else:
-                for log in logs:
-                    close_one(log)
+            _for_each(close_one, list(self.partitions.values()))
+            if not self._flush_at_once(flushes):
+                _for_each(flush_one, flushes)
             self.write_checkpoints(high_watermarks or {})
             if faults:
                 raise faults[0]
@@ -497,6 +519,18 @@ class LogDirectory:
         finally:
             self.abandon()
 
+    def _flush_at_once(self, flushes: list[FlushTask]) -> bool:
+        """Flush many logs by one call; False where that is not possible, or not worth it."""
+        if len(flushes) < WHOLE_SYNC_FROM or self._whole_sync is None:
+            return False
+        failure = self._whole_sync.sync()
+        if failure is not None:
+            _logger.warning("%s: some file of its file system was not written (%s)", self.path, failure)
+            return False  # perhaps none of ours: each file is forced by itself and tells
+        for flush in flushes:
+            flush.ran()
+        return True
+
     def _mark_clean(self) -> None:
         replace_file(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
 
@@ -516,6 +550,9 @@ class LogDirectory:
         for log in self.partitions.values():
             log.close(clean=False)
         self.partitions.clear()
+        if self._whole_sync is not None:
+            self._whole_sync.close()
+            self._whole_sync = None
         while self._locks:
             os.close(self._locks.pop())
 

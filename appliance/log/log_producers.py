@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.errors import RejectedRequest
-from appliance.log.loader import replay
 from appliance.log.producer_recall import recall
+from appliance.log.producer_replay import replay
 from appliance.log.producer_state import AppendOrigin, Producers, RememberedBatch
 from appliance.log.segment import Segment
 from appliance.log.segment_file import Header

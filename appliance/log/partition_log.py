@@ -413,14 +413,26 @@ class PartitionLog(SegmentedLog):
         if not clean:
             self._local.abandon()
             return
+        flush = self.close_unflushed()
+        if flush is not None:
+            flush.run()
+
+    def close_unflushed(self) -> FlushTask | None:
+        """Write what the next opening reads and close all files; return what must be flushed, None if nothing.
+
+        Raises:
+            StorageFault: it failed; the log must be opened as not clean.
+        """
         self._refuse_half_cut()
         self._active.seal()
         self.write_due_epochs()
         snapshot = self._take_snapshot(self.log_end_offset)
+        flush: FlushTask | None = None
         if self.recovery_point < self.log_end_offset or snapshot is not None:
             segments = self._segments.since(self.recovery_point)
-            self._flush_task(segments, self.log_end_offset, snapshot).run()
+            flush = self._flush_task(segments, self.log_end_offset, snapshot)
         self.release()
+        return flush
 
     def hand_over(self, leave: Callable[[bytes], bool] = nowhere) -> None:
         """Close the log for another process of this host, which continues with what is in the page cache.

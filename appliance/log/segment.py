@@ -26,7 +26,6 @@ from appliance.errors import ApplianceDefect, CorruptFile
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
-    DELETED,
     LOG,
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
@@ -592,17 +591,3 @@ class Segment:
             time_entries=self.time_index.entries,
             is_open=self.file.is_open or self.offset_index.is_open or self.time_index.is_open,
         )
-
-
-def mark_deleted(segment: Segment) -> tuple[Path, ...]:
-    """Renames a segment's files to `.deleted`, the records first; where they lie now, to be removed later.
-
-    Whoever reads one goes on reading it. Killed in between, what is left are indexes without records, which an
-    opening removes together with what is `.deleted`.
-
-    Raises:
-        StorageFault: it failed; it may be tried again.
-    """
-    segment.abandon()
-    segment.rename("", DELETED)
-    return tuple(segment.path(suffix + DELETED) for suffix in SEGMENT_SUFFIXES)
