@@ -107,7 +107,7 @@ class LocalRequests:
                 session.told_port,
                 session.principal,
                 session.rights_version,
-                "" if self._guarding is None else session.peer_host,
+                "" if self._guarding is None else session.host,
             )
             kept = self._kept_answer(question)
             if kept is not None:

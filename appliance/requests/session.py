@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from appliance.access.addresses import one_spelling
 from appliance.cluster import BrokerSlot
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.protocol.api_versions import ApiKey
@@ -79,6 +80,7 @@ class Session:
         connection_id: never used again in the life of the appliance.
         number: small and unique among the open sessions of this process; the next session may get it again.
         slot: the broker slot whose port the client came to.
+        peer_host: the client's address as the kernel spells it; `host` is the same as rules are compared with it.
         told_host: the host to name to this client for every broker, instead of the one in the metadata image.
         told_port: the port of slot 0 to name to it, instead of the one in the image; slot n has the port plus n.
     """
@@ -88,6 +90,7 @@ class Session:
         "client_id",
         "closed",
         "connection_id",
+        "host",
         "hung_up",
         "last_active_ns",
         "listener",
@@ -127,6 +130,7 @@ class Session:
         self.listener = listener
         self.peer_host = peer_host
         self.peer_port = peer_port
+        self.host = one_spelling(peer_host)
         self.told_host = told_host
         self.told_port = told_port
         self.client_id: str | None = None

@@ -18,8 +18,9 @@ from appliance.channels.request_channel import OP, Op
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock
-from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import Settings
+from appliance.config.sections.access import STANDARD, AccessSettings
 from appliance.ipc.agent import Timers
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
@@ -53,9 +54,13 @@ class Serving:
     peers: Mapping[Role, int] = {IOPROC: 1}
     """What else there is, in which life."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> None:
+        """With `acls` requests are checked against them."""
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=1))
+        if acls is not None:
+            settings = replace(settings, access=AccessSettings(authorizer=STANDARD))
+        self.acls = acls or ()
         self.settings = settings
         self._memory = new_private_directory()
         bells = {role: Doorbell.create_eventfd() for role in (NETPROC, *self.peers)}
@@ -131,7 +136,9 @@ class Serving:
         """Another version of the image, otherwise the same."""
         topics = self.topics()
         slots = (BrokerSlot(0, "left", 9092), BrokerSlot(1, "right", 9093))
-        self._publisher.publish(ClusterImage(self._publisher.version + 1, "c", 0, 7, slots, topics))
+        self._publisher.publish(
+            ClusterImage(self._publisher.version + 1, "c", 0, 7, slots, topics, acls=self.acls)
+        )
 
     def local_requests(self, handlers: Mapping[int, LocalHandler]) -> LocalRequests:
         return LocalRequests(
@@ -195,9 +202,9 @@ class Serving:
 
 
 @contextmanager
-def serving(data_dir: Path) -> Iterator[Serving]:
+def serving(data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> Iterator[Serving]:
     """Yield one that is closed afterwards."""
-    made = Serving(data_dir)
+    made = Serving(data_dir, acls=acls)
     try:
         yield made
     finally:

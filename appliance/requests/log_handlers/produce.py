@@ -132,20 +132,22 @@ class ProduceHandler:
 
     def place(self, pending: Request, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
-        transaction = pending.session.transaction
+        session = pending.session
+        refusal = 0 if request.acks in (-1, 0, 1) else _INVALID_ACKS
+        if self._rights is not None and not self._may_use_id(session, request, self._rights):
+            refusal = _NO_TRANSACTIONAL_ID
+        transaction = session.transaction
         named = 0
-        if transaction is not None:
+        # Nothing is asked of the coordinator for who may not use the id: it would add partitions to the transaction.
+        if transaction is not None and refusal != _NO_TRANSACTIONAL_ID:
             if self._transactional.holds(pending, request, transaction):
                 return
             named = self._transactional.flags(pending, request, transaction)
         partitioned = _PartitionedProduce(self, pending, request)
-        lines, session = self._lines, pending.session
+        lines = self._lines
         block = pending.block
         assert block is not None
         pool_position, request_id = block.position, lines.enter(partitioned)
-        refusal = 0 if request.acks in (-1, 0, 1) else _INVALID_ACKS
-        if self._rights is not None and not self._may_use_id(session, request, self._rights):
-            refusal = _NO_TRANSACTIONAL_ID
         flags = _LONE | named if lines.is_idle else named
         refused = pending.session.refused_batches
         connection = pending.session.connection_id % CONNECTION_LIMIT
