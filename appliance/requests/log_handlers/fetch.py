@@ -136,7 +136,7 @@ class FetchHandler:
 
     def _go(self, pending: Request, request: FetchRequest) -> None:
         now_ns = self._clock.monotonic_ns()
-        turn = self._turn(request, now_ns // NS_PER_MS)
+        turn = self._turn(request, pending.session.principal, now_ns // NS_PER_MS)
         if turn.error:
             self._responder.refuse(pending, turn.error)
             return
@@ -163,7 +163,7 @@ class FetchHandler:
                 self._purgatory.cancel(partitioned)
                 partitioned.hurried()
 
-    def _turn(self, request: FetchRequest, now_ms: int) -> SessionTurn:
+    def _turn(self, request: FetchRequest, principal: str, now_ms: int) -> SessionTurn:
         wanted = tuple(
             SessionPartition(
                 p.topic,
@@ -182,6 +182,7 @@ class FetchHandler:
             request.session_epoch,
             wanted,
             ((p.topic, p.partition) for p in request.forgotten),
+            principal=principal,
             uses_topic_ids=request.version >= FIRST_BY_TOPIC_ID,
             now_ms=now_ms,
         )
