@@ -117,8 +117,12 @@ class Guarding:
             pending.block = block
             if pending.session.closed:
                 self._finish(pending, [])
-            else:
+                return
+            try:
                 begin(end)
+            except Exception as error:
+                # A timer's action runs in the duty cycle, where an error would end the process with every session.
+                self._long.contain(pending, error)
 
         self._timers.after_ms(0, go_on)
 
@@ -127,19 +131,21 @@ class Guarding:
 
         def finish_amended(pending: Request, answer: list[Piece]) -> None:
             session = pending.session
-            amend = session.amend
-            if amend is None or not answer or session.closed:
+            amend, session.amend = session.amend, None
+            if amend is None or not answer or not answer[0] or session.closed:
                 finish(pending, answer)
                 return
-            session.amend = None
             (frame,) = answer
             assert isinstance(frame, bytes)
             steps = self._amended(finish, pending, frame, amend)
             if len(frame) > AMENDED_AT_ONCE_BYTES:
                 self._timers.after_ms(0, lambda: self._begin_amending(finish, pending, steps, len(frame)))
-            else:
+                return
+            try:
                 for _ in steps:
                     pass
+            except Exception as error:
+                self._long.contain(pending, error)
 
         return finish_amended
 
