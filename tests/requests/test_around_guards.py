@@ -80,7 +80,10 @@ def test_the_owner_of_a_transactional_id_adds_partitions(house: Transacting, ver
 
 # ── requests of coordinators, of which a part is denied ───────────────────────────────────────────────────
 
-SEEN, HIDDEN = OffsetFetchTopic(TOPIC, partition_indexes=(0,)), OffsetFetchTopic("hidden", partition_indexes=(0,))
+SEEN, HIDDEN = (
+    OffsetFetchTopic(TOPIC, partition_indexes=(0,)),
+    OffsetFetchTopic("hidden", partition_indexes=(0,)),
+)
 FETCH_VERSION = 8
 FETCH = OffsetFetchRequest(groups=(OffsetFetchGroup("g", (SEEN, HIDDEN)),))
 

@@ -48,10 +48,11 @@ class ClusterState:
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
-    `shown_acls`: all rules, as the next image has them.
+    `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them.
     """
 
     __slots__ = (
+        "acl_bytes",
         "acl_folders",
         "acls",
         "broker_configs",
@@ -77,6 +78,7 @@ class ClusterState:
         self.group_configs: dict[str, dict[str, str]] = {}
         self.acls: dict[Resource, frozenset[AclBinding]] = {}
         self.acl_folders: set[tuple[int, int]] = set()
+        self.acl_bytes = 0
         self.shown_acls: tuple[AclBinding, ...] = ()
         self.dirty = True
 
