@@ -177,19 +177,8 @@ class FetchSessions:
             return SessionTurn(None, (), error=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         if session.uses_topic_ids != uses_topic_ids:
             return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR))
-        for partition in wanted:
-            known = session.partitions.get(partition.key)
-            if known is None:
-                if self._partitions >= self._partitions_max:
-                    self._drop(session_id)
-                    return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-                session.partitions[partition.key] = partition
-                self._partitions += 1
-            else:
-                known.want(partition)
-        for key in forgotten:
-            if session.partitions.pop(key, None) is not None:
-                self._partitions -= 1
+        if not self._change(session, wanted, forgotten):
+            return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
         session.epoch = epoch + 1 if epoch < EPOCH_LIMIT else 1
         session.used_ms = now_ms
         self._sessions.move_to_end(session_id)
@@ -197,6 +186,25 @@ class FetchSessions:
             del self._sessions[session_id]
             return SessionTurn(None, (), incremental=True)
         return SessionTurn(session, tuple(session.partitions.values()), incremental=True)
+
+    def _change(
+        self, session: FetchSession, wanted: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]
+    ) -> bool:
+        """Add, update and forget partitions; return False if there was no room, so that the session has ended."""
+        for partition in wanted:
+            known = session.partitions.get(partition.key)
+            if known is None:
+                if self._partitions >= self._partitions_max:
+                    self._drop(session.id)
+                    return False
+                session.partitions[partition.key] = partition
+                self._partitions += 1
+            else:
+                known.want(partition)
+        for key in forgotten:
+            if session.partitions.pop(key, None) is not None:
+                self._partitions -= 1
+        return True
 
     def _create(
         self, wanted: tuple[SessionPartition, ...], *, principal: str, uses_topic_ids: bool, now_ms: int

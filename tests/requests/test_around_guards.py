@@ -5,13 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from appliance.cluster import AclBinding
+from appliance.cluster import CONSUMER_OFFSETS, AclBinding
 from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.api_versions import ApiVersionsRequest
+from appliance.protocol.apis.consumer_group_heartbeat import (
+    AssignedTopicPartitions,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatAssignment,
+)
+from appliance.protocol.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, PartitionCursor
 from appliance.protocol.apis.offset_fetch import (
     OffsetFetchGroup,
     OffsetFetchGroupResponse,
@@ -28,7 +36,7 @@ from appliance.requests.guards.guarding import Guarding
 from appliance.requests.rights import Rights
 from appliance.requests.session import Request, Session
 from tests.requests.serving import TOPIC
-from tests.requests.transacting import ID, Transacting, batch, produce, transacting
+from tests.requests.transacting import ID, TOPIC_ID, Transacting, batch, produce, transacting
 
 ALICE, BOB = "User:alice", "User:bob"
 
@@ -180,3 +188,28 @@ def test_a_request_that_fails_behind_its_guard_ends_one_connection(fetching: Tra
     fetching.timers.run_due(time.monotonic_ns())
     assert fetching.faults == [(session, "it fails")]
     assert fetching.holds_nothing
+
+
+def test_an_assignment_names_no_topic_that_the_member_may_not_describe(fetching: Transacting) -> None:
+    session = fetching.session(1, principal=ALICE)
+    heartbeat = ConsumerGroupHeartbeatRequest("g", "m", 0, subscribed_topic_regex=".*", topic_partitions=())
+    pending = fetching.serve(session, encode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat, 1))
+    fetching.run()
+    fetching.timers.run_due(time.monotonic_ns())
+    (received,) = fetching.coordinator_got()
+    hidden = fetching.topics()[CONSUMER_OFFSETS].topic_id
+    unknown = UUID(int=99)
+    assigned = tuple(AssignedTopicPartitions(each, (0,)) for each in (hidden, TOPIC_ID, unknown))
+    told = ConsumerGroupHeartbeatResponse(member_id="m", assignment=HeartbeatAssignment(assigned))
+    fetching.reply(received, told)
+    assignment = fetching.told(pending).assignment
+    assert [each.topic_id for each in assignment.topic_partitions] == [TOPIC_ID, unknown]
+
+
+def test_a_page_that_begins_at_a_hidden_topic_leaves_nothing_out_of_the_next_one(tmp_path: Path) -> None:
+    with transacting(tmp_path, acls=(allowed(ALICE, AclOperation.DESCRIBE, TOPIC),)) as house:
+        request = DescribeTopicPartitionsRequest((), 100, PartitionCursor(CONSUMER_OFFSETS, 2))
+        session = house.session(1, principal=ALICE)
+        response = house.ask(session, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+        assert [topic.name for topic in response.topics] == [TOPIC]
+        assert [each.partition_index for each in response.topics[0].partitions] == [0, 1, 2, 3]

@@ -78,6 +78,10 @@ def check_new(acl: AclBinding, *, count: int, all_bytes: int, resource_bytes: in
         )
     if not acl.host:
         raise _invalid("The host should not be empty")
+    _check_size(acl, count=count, all_bytes=all_bytes, resource_bytes=resource_bytes)
+
+
+def _check_size(acl: AclBinding, *, count: int, all_bytes: int, resource_bytes: int) -> None:
     for what, text, bytes_max in (
         ("resource name", acl.resource_name, TEXT_BYTES_MAX),
         ("principal", acl.principal, TEXT_BYTES_MAX),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from appliance.requests.rights import Rights
@@ -52,7 +53,11 @@ class Caller:
         """The name of a topic that a request names by `name`, or by `topic_id`; None where no topic has the id."""
         if topic.name:
             return str(topic.name)
-        route = self._routes.by_id(topic.topic_id)
+        return self.name_of(topic.topic_id)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of the topic with an id; None where there is none."""
+        route = self._routes.by_id(topic_id)
         return None if route is None else route.image.name
 
     def exists(self, topic: str) -> bool:
