@@ -35,6 +35,7 @@ from appliance.ipc.process_table import (
     REQUESTS,
 )
 from appliance.journal import Burst, RateLimited
+from appliance.netproc.audit_end import TLS, AuditEnd
 from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.connections import Connections
 from appliance.netproc.encrypted_stream import EncryptedStream
@@ -142,6 +143,7 @@ class NetworkAgent:
             give=self._pool.give,
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
+        self._audit = AuditEnd(process) if settings.audit.is_on else None
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -168,6 +170,7 @@ class NetworkAgent:
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
+            recorder=None if self._audit is None else self._audit.recorder,
         )
         self._say_closed = Burst(
             warn,
@@ -424,6 +427,8 @@ class NetworkAgent:
             assignment, cast(SocketType, stream), stream.local_host(), now_ns, stream
         )
         connection.principal = sys.intern(principal)
+        if self._audit is not None:
+            self._audit.authenticated(connection, mechanism=TLS)
         self._connections.add(connection)
         # The first request may have come with the end of the handshake: the first event is room to send.
         connection.mask = _IN_TLS | _OUT
@@ -435,6 +440,8 @@ class NetworkAgent:
         self._closed_hosts.append(assignment.peer_host)
         if why is not None:
             self._cells[ERRORS] += 1
+            if self._audit is not None:
+                self._audit.handshake_failed(assignment, why)
             where = host_and_port(assignment.peer_host, assignment.peer_port)
             self._say_closed(
                 f"connection {assignment.connection_id} from {where} on {assignment.listener} closed: {why}"
@@ -770,6 +777,8 @@ class NetworkAgent:
         self._files.close()
         self._fan_out.close()
         self._controller.close()
+        if self._audit is not None:
+            self._audit.close()
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
@@ -777,6 +786,7 @@ class NetworkAgent:
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
+            "lost_audit_entries": 0 if self._audit is None else self._audit.recorder.lost,
         }
 
     def statistics(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
+from appliance.audit.recorder import Recorder
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.errors import MalformedFrame
@@ -27,6 +28,7 @@ from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Route, Scope
+from appliance.requests.auditing import Auditing
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.guards.guarding import Begin, Denied, Guarding
@@ -64,6 +66,7 @@ class Apis:
 
     Args:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
+        recorder: takes what the audit journal records of requests; None where there is no journal.
         refuse: ends the connection of a request.
     """
 
@@ -85,6 +88,7 @@ class Apis:
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
+        recorder: Recorder | None = None,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
@@ -93,9 +97,12 @@ class Apis:
         self._coordinator = coordinator
         self._long = long
         rights = Rights(routes, settings) if settings.access.checks else None
+        auditing = None if recorder is None else Auditing(recorder)
         guarding: Guarding | None = None
-        if rights is not None:
-            guarding = Guarding(rights, routes, long=long, timers=timers, finish=finish_owed)
+        if rights is not None or auditing is not None:
+            guarding = Guarding(
+                rights, routes, long=long, timers=timers, finish=finish_owed, auditing=auditing
+            )
             coordinator.answer_through(guarding.amending)
         self._rights = rights
         questions = TransactionQuestions(coordinator, pool, timers, clock)
@@ -107,6 +114,7 @@ class Apis:
             finish=finish,
             refuse=refuse,
             rights=rights,
+            auditing=auditing,
         )
         self._fetch = FetchHandler(
             routes,
@@ -126,6 +134,7 @@ class Apis:
             partitions_max=settings.broker.max_partitions,
             complain=complain,
             rights=rights,
+            auditing=auditing,
         )
         self._local = LocalRequests(
             settings,
@@ -181,7 +190,10 @@ class Apis:
         self._begin: dict[int, Begin] = {int(api.key): begin_of(api) for api in API_TABLE}
         if guarding is not None:
             for api in API_TABLE:
-                if api.scope is Scope.COORDINATOR or api.route is not None:
+                is_foreign = api.scope is Scope.COORDINATOR or api.route is not None
+                if is_foreign and (
+                    rights is not None or (auditing is not None and auditing.records_changes_by(api.key))
+                ):
                     self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
 
     def _begin_produce(

@@ -74,7 +74,7 @@ class Session:
     """State only; the transport and the handlers change it.
 
     `amend` is of the request that is being served: only Produce requests are served side by side, and none of them has
-    one (`guards`).
+    one (`guards`). So is `audited`, the request itself if the audit journal records what becomes of it (`auditing`).
 
     Args:
         connection_id: never used again in the life of the appliance.
@@ -87,6 +87,7 @@ class Session:
 
     __slots__ = (
         "amend",
+        "audited",
         "client_id",
         "closed",
         "connection_id",
@@ -146,6 +147,7 @@ class Session:
         )
         self.last_active_ns = now_ns
         self.amend: Amend | None = None
+        self.audited: Any = None
         self.hung_up = False  # the client has closed, and what it sent before is still served
         self.closed = False
         self.queue: list[Request] | None = None

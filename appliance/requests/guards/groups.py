@@ -292,7 +292,7 @@ def delete_groups(request: DeleteGroupsRequest, caller: Caller) -> Steps[Verdict
 
 def list_groups(request: Any, caller: Caller) -> Steps[Verdict]:
     """All of them with DESCRIBE on the cluster; else those that one may DESCRIBE."""
-    if caller.may_of_cluster(AclOperation.DESCRIBE):
+    if caller.might_of_cluster(AclOperation.DESCRIBE):
         return None
     yield None
 

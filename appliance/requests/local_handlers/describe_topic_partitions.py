@@ -43,7 +43,7 @@ def describe_topic_partitions(
         topic = topics.get(name)
         if number:
             first = 0
-        if not view.sees(name):
+        if not (view.sees_named(name) if request.topics else view.sees(name)):
             if request.topics:
                 described.append(DescribedTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
             continue

@@ -1,0 +1,133 @@
+"""What of the requests of a network process goes into the audit journal (docs/audit-log.md).
+
+    refusal    a guard, or a handler that looks itself, calls `denied` for each operation that a rule does not allow
+               on a thing that the request names. What a list leaves out is no refusal.
+    change     `asked` keeps the request of an admin API, and `answered` takes the response that the client gets.
+
+Nothing here waits. Without `audit.log.events` there is no `Auditing`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from appliance.audit.changes import CHANGES
+from appliance.audit.entry import DENIED, RESOURCES_MAX, Resource, cut
+from appliance.audit.recorder import Recorder
+from appliance.protocol.acl import AclOperation, ResourceType
+from appliance.protocol.api_versions import ApiKey
+from appliance.requests.session import Request
+from appliance.requests.steps import Steps
+
+_CHANGES: Final = {int(api): describe for api, describe in CHANGES.items()}
+_PIECE: Final = 200
+
+
+class Auditing:
+    """The journal's entries about requests of one network process."""
+
+    __slots__ = ("_count", "_denied", "_of", "_recorder")
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._of: Request | None = None
+        self._count = 0
+        # Of the request `_of`: operation, resource type and name. A dictionary, because one may come twice.
+        self._denied: dict[tuple[int, int, str], None] = {}
+        recorder.before_flush(self._tell_denied)
+
+    @property
+    def records_refusals(self) -> bool:
+        """Whether `denied` records anything."""
+        return self._recorder.records_refusals
+
+    def records_changes_by(self, api_key: int) -> bool:
+        """Whether what becomes of requests with this key is recorded."""
+        return api_key in _CHANGES and self._recorder.records_changes
+
+    # Refusals
+
+    def denied(self, pending: Request, operation: int, resource_type: int, name: str) -> None:
+        """A rule keeps the request from this operation. Those of one request become one entry."""
+        if not self._recorder.records_refusals:
+            return
+        if self._of is not pending:
+            self._tell_denied()
+            self._of = pending
+        self._count += 1
+        if len(self._denied) < RESOURCES_MAX:
+            self._denied[operation, resource_type, name] = None
+        self._recorder.arm()
+
+    def _tell_denied(self) -> None:
+        pending, self._of = self._of, None
+        if pending is None:
+            return
+        denied, self._denied = self._denied, {}
+        count, self._count = self._count, 0
+        self._recorder.refusal(
+            pending.session,
+            api=_title(pending.api_key),
+            version=pending.version,
+            count=count,
+            resources=[
+                Resource(
+                    _word(ResourceType(kind)), cut(name), DENIED, operation=_word(AclOperation(operation))
+                )
+                for operation, kind, name in denied
+            ],
+        )
+
+    # Changes
+
+    def asked(self, pending: Request, request: Any) -> None:
+        """Keep the request as its client sent it."""
+        if self.records_changes_by(pending.api_key):
+            pending.session.audited = request
+
+    def answered(self, pending: Request, response: Any) -> Steps[None]:
+        """Record what became of the request that was kept, if one was."""
+        session = pending.session
+        request, session.audited = session.audited, None
+        if request is not None:
+            resources: list[Resource] = []
+            for number, each in enumerate(_CHANGES[pending.api_key](request, response), 1):
+                resources.append(each)
+                if not number % _PIECE:
+                    yield from self._changed(pending, resources)
+                    resources = []
+            yield from self._changed(pending, resources)
+
+    def changed(self, pending: Request, resources: list[Resource]) -> Steps[None]:
+        """Record changes that a request of another API has caused, such as the automatic creation of topics."""
+        if self._recorder.records_changes:
+            yield from self._changed(pending, resources)
+
+    def _changed(self, pending: Request, resources: list[Resource]) -> Steps[None]:
+        if resources:
+            yield from self._recorder.change(
+                pending.session, api=_title(pending.api_key), version=pending.version, resources=resources
+            )
+
+
+class AuditedRequest(NamedTuple):
+    """What a handler that looks itself tells the journal about its request."""
+
+    auditing: Auditing
+    pending: Request
+
+    def denied(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        """See `Auditing.denied`."""
+        self.auditing.denied(self.pending, operation, resource_type, name)
+
+    def changed(self, resources: list[Resource]) -> Steps[None]:
+        """See `Auditing.changed`."""
+        return self.auditing.changed(self.pending, resources)
+
+
+def _title(api_key: int) -> str:
+    return ApiKey(api_key).title
+
+
+def _word(value: ResourceType | AclOperation) -> str:
+    return value.name.lower().replace("_", "-")
