@@ -9,8 +9,8 @@
 | event | what happened | result |
 |---|---|---|
 | `authentication` | a client proved, or could not prove, who it is | `done`, `denied` |
-| `refusal` | a rule kept a request from having an effect on the resources, each with the operation that it needed | `denied` |
-| `change` | an admin API was asked to change the resources | `done`; `failed` or `denied` if that became of any resource |
+| `refusal` | a rule denied an operation on each of the resources | `denied` |
+| `change` | an admin API was asked to change the resources | `done`; `failed` or `denied` if one resource has it |
 | `repeats` | so many more entries like that were not recorded one by one | – |
 | `lost` | so many entries found no room | – |
 

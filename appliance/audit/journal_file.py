@@ -6,7 +6,7 @@
 
 | trouble | what is done |
 |---|---|
-| no room, an I/O error | what was written of the lines is taken back, and they are lost and counted; the next lines are tried |
+| no room, an I/O error | what was written of the lines is taken back; they are lost and counted; the next are tried |
 | the file was moved or deleted | the next line begins another |
 | the writer was killed within a line | the next life ends the torn line; readers skip it |
 | the file cannot be renamed | nothing more is written to it, because it would grow without end; tried with each write |
@@ -22,7 +22,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.audit.entry import LOST, Entry, line, time_text
 from appliance.clock import Clock
@@ -30,6 +30,27 @@ from appliance.clock import Clock
 NAME: Final = "audit.log"
 
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class NumberedFile(NamedTuple):
+    """An older file; the higher its number, the older it is."""
+
+    number: int
+    path: Path
+
+
+def numbered_files(directory: Path) -> list[NumberedFile]:
+    """Return the older files, oldest first.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found = []
+    for name in os.listdir(directory):
+        number = name.removeprefix(f"{NAME}.")
+        if number != name and number.isascii() and number.isdecimal() and not number.startswith("0"):
+            found.append(NumberedFile(int(number), directory / name))
+    return sorted(found, reverse=True)
 
 
 class JournalFile:
@@ -140,8 +161,9 @@ class JournalFile:
     def _rotate(self) -> None:
         path = self.path
         oldest = self._files_max - 1
-        with suppress(FileNotFoundError):
-            os.unlink(f"{path}.{oldest}")
+        for each in numbered_files(self._directory):
+            if each.number >= oldest:
+                os.unlink(each.path)
         for number in range(oldest - 1, 0, -1):
             with suppress(FileNotFoundError):
                 os.rename(f"{path}.{number}", f"{path}.{number + 1}")

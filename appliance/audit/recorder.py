@@ -155,7 +155,7 @@ class Recorder:
     ) -> None:
         """Record what a rule kept a request from: RESOURCES_MAX resources at most, of `count`."""
         if self.records_refusals and self._may_record(REFUSAL, client.principal):
-            entry = self._of_request(client, REFUSAL, DENIED, api, version, resources)
+            entry = self._of_request(client, REFUSAL, DENIED, api=api, version=version, resources=resources)
             self._put(replace(entry, count=count) if count > len(resources) else entry)
 
     def change(
@@ -171,11 +171,18 @@ class Recorder:
             part = resources[first : first + RESOURCES_MAX]
             results = {each.result for each in part}
             result = FAILED if FAILED in results else DENIED if DENIED in results else DONE
-            self._put(self._of_request(client, CHANGE, result, api, version, part))
+            self._put(self._of_request(client, CHANGE, result, api=api, version=version, resources=part))
             yield
 
     def _of_request(
-        self, client: Client, event: str, result: str, api: str, version: int, resources: Sequence[Resource]
+        self,
+        client: Client,
+        event: str,
+        result: str,
+        *,
+        api: str,
+        version: int,
+        resources: Sequence[Resource],
     ) -> Entry:
         return Entry(
             time_text(self._clock.now_ms()),
