@@ -105,7 +105,7 @@ def delete_acls(request: Any, response: Any) -> Described:
     """Each rule that was deleted; each filter that found none, or that failed."""
     for wanted, result in zip(request.filters, response.filter_results, strict=False):
         for acl in result.matching_acls:
-            yield _acl(acl, acl.pattern_type, acl.permission, acl.error_code)
+            yield _acl(acl, acl.pattern_type, acl.permission_type, acl.error_code)
         if result.error_code or not result.matching_acls:
             detail = {
                 "filter": "no ACL matches" if not result.error_code else None,

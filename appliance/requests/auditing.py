@@ -9,6 +9,7 @@ Nothing here waits. Without `audit.log.events` there is no `Auditing`.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NamedTuple
 
 from appliance.audit.changes import CHANGES
@@ -19,6 +20,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 
+_log: Final = logging.getLogger(__name__)
 _CHANGES: Final = {int(api): describe for api, describe in CHANGES.items()}
 _PIECE: Final = 200
 
@@ -26,11 +28,12 @@ _PIECE: Final = 200
 class Auditing:
     """The journal's entries about requests of one network process."""
 
-    __slots__ = ("_count", "_denied", "_of", "_recorder")
+    __slots__ = ("_count", "_denied", "_faults", "_of", "_recorder")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._of: Request | None = None
+        self._faults: set[int] = set()  # APIs of which a line has said that the journal fails
         self._count = 0
         # Of the request `_of`: operation, resource type and name. A dictionary, because one may come twice.
         self._denied: dict[tuple[int, int, str], None] = {}
@@ -89,7 +92,9 @@ class Auditing:
         """Record what became of the request that was kept, if one was."""
         session = pending.session
         request, session.audited = session.audited, None
-        if request is not None:
+        if request is None:
+            return
+        try:
             resources: list[Resource] = []
             for number, each in enumerate(_CHANGES[pending.api_key](request, response), 1):
                 resources.append(each)
@@ -97,6 +102,11 @@ class Auditing:
                     yield from self._changed(pending, resources)
                     resources = []
             yield from self._changed(pending, resources)
+        except Exception:
+            # The change took place. Its client gets the answer, whatever is wrong with the journal.
+            if pending.api_key not in self._faults:
+                self._faults.add(pending.api_key)
+                _log.exception("internal error: %s is not in the audit journal", _title(pending.api_key))
 
     def changed(self, pending: Request, resources: list[Resource]) -> Steps[None]:
         """Record changes that a request of another API has caused, such as the automatic creation of topics."""
