@@ -11,6 +11,7 @@ from uuid import UUID
 
 import zmq
 
+from appliance.audit.recorder import Recorder
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import SERVING_INCARNATION
@@ -21,6 +22,7 @@ from appliance.clock import ManualClock
 from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import Settings
 from appliance.config.sections.access import STANDARD, AccessSettings
+from appliance.config.sections.audit import AuditSettings
 from appliance.ipc.agent import Timers
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
@@ -54,8 +56,14 @@ class Serving:
     peers: Mapping[Role, int] = {IOPROC: 1}
     """What else there is, in which life."""
 
-    def __init__(self, data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> None:
-        """With `acls` requests are checked against them."""
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        acls: tuple[AclBinding, ...] | None = None,
+        audit_events: tuple[str, ...] = (),
+    ) -> None:
+        """With `acls` requests are checked against them; `journal` has the lines of the audit journal."""
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=1))
         if acls is not None:
@@ -80,6 +88,16 @@ class Serving:
         self.pool = BufferPool(self.attachment.pool.view)
         self.clock = ManualClock()
         self.timers = Timers()
+        self.journal: list[bytes] = []
+        self.recorder: Recorder | None = None
+        if audit_events:
+            self.recorder = Recorder(
+                AuditSettings(events=audit_events),
+                self.clock,
+                process="netproc 0",
+                after_ms=self.timers.after_ms,
+                send=self._to_journal,
+            )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._link = ControllerLink(wiring, NETPROC, 1, context=self._context)
         self.routes = TopicRoutes(self.attachment.image, workers=settings.io.workers)
@@ -119,7 +137,12 @@ class Serving:
             clock=self.clock,
             complain=lambda _: True,
             timers=self.timers,
+            recorder=self.recorder,
         )
+
+    def _to_journal(self, lines: bytes) -> bool:
+        self.journal.append(lines)
+        return True
 
     def close(self) -> None:
         self._files.close()

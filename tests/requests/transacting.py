@@ -98,8 +98,14 @@ class Transacting(Serving):
 
     peers: Mapping[Role, int] = {IOPROC: 1, COORDINATOR: 1}
 
-    def __init__(self, data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> None:
-        super().__init__(data_dir, acls=acls)
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        acls: tuple[AclBinding, ...] | None = None,
+        audit_events: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(data_dir, acls=acls, audit_events=audit_events)
         self._coordinator = Attachment(self._wiring, COORDINATOR, 1, {NETPROC: 1})
         assert self._coordinator.pool is not None
         self.coordinator = RequestLines(self._coordinator, BufferPool(self._coordinator.pool.view))
@@ -256,9 +262,11 @@ class Transacting(Serving):
 
 
 @contextmanager
-def transacting(data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> Iterator[Transacting]:
+def transacting(
+    data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None, audit_events: tuple[str, ...] = ()
+) -> Iterator[Transacting]:
     """Yield one that is closed afterwards."""
-    made = Transacting(data_dir, acls=acls)
+    made = Transacting(data_dir, acls=acls, audit_events=audit_events)
     made.free_bytes = made.pool.free_bytes()
     try:
         yield made

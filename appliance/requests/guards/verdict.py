@@ -23,7 +23,7 @@ from appliance.requests.topic_routes import TopicRoutes
 
 T = TypeVar("T")
 
-DENIED_MAX = 100
+DENIED_MAX = 1_000
 """Denials of one request that are noted."""
 _PIECE = 64
 
