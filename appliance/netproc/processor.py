@@ -170,7 +170,7 @@ class NetworkAgent:
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
-            recorder=None if self._audit is None else self._audit.recorder,
+            auditing=None if self._audit is None else self._audit.auditing,
         )
         self._say_closed = Burst(
             warn,
@@ -208,6 +208,7 @@ class NetworkAgent:
             say_closed=self._say_closed,
             report_sessions=self._fan_out.report_sessions,
             tidy=self._tidy,
+            auditing=None if self._audit is None else self._audit.auditing,
         )
 
     def _add_lane(self, assignment: Assignment, sock: SocketType) -> None:
@@ -428,7 +429,7 @@ class NetworkAgent:
         )
         connection.principal = sys.intern(principal)
         if self._audit is not None:
-            self._audit.authenticated(connection, mechanism=TLS)
+            self._audit.auditing.authenticated(connection, mechanism=TLS)
         self._connections.add(connection)
         # The first request may have come with the end of the handshake: the first event is room to send.
         connection.mask = _IN_TLS | _OUT
@@ -786,7 +787,7 @@ class NetworkAgent:
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
-            "lost_audit_entries": 0 if self._audit is None else self._audit.recorder.lost,
+            "lost_audit_entries": 0 if self._audit is None else self._audit.lost,
         }
 
     def statistics(self) -> dict[str, Any]:

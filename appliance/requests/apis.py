@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
-from appliance.audit.recorder import Recorder
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.errors import MalformedFrame
@@ -66,7 +65,7 @@ class Apis:
 
     Args:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
-        recorder: takes what the audit journal records of requests; None where there is no journal.
+        auditing: takes what the audit journal records of requests; None where there is no journal.
         refuse: ends the connection of a request.
     """
 
@@ -88,7 +87,7 @@ class Apis:
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
-        recorder: Recorder | None = None,
+        auditing: Auditing | None = None,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
@@ -97,7 +96,6 @@ class Apis:
         self._coordinator = coordinator
         self._long = long
         rights = Rights(routes, settings) if settings.access.checks else None
-        auditing = None if recorder is None else Auditing(recorder)
         guarding: Guarding | None = None
         if rights is not None or auditing is not None:
             guarding = Guarding(

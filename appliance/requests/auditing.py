@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, NamedTuple
 
+from appliance.access.addresses import one_spelling
 from appliance.audit.changes import CHANGES
 from appliance.audit.entry import DENIED, RESOURCES_MAX, Resource, cut
 from appliance.audit.recorder import Recorder
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.api_versions import ApiKey
-from appliance.requests.session import Request
+from appliance.requests.session import ANONYMOUS, Request, Session
 from appliance.requests.steps import Steps
 
 _log: Final = logging.getLogger(__name__)
@@ -47,6 +48,54 @@ class Auditing:
     def records_changes_by(self, api_key: int) -> bool:
         """Whether what becomes of requests with this key is recorded."""
         return api_key in _CHANGES and self._recorder.records_changes
+
+    # Authentications
+
+    def authenticated(self, session: Session, *, mechanism: str) -> None:
+        """Record that a session has its principal now. A client without a certificate has proved nothing.
+
+        Every way to authenticate calls this once for each session, and again when a session authenticates again.
+
+        Args:
+            mechanism: `SSL`, `SCRAM-SHA-512`, `CURVE`, …
+        """
+        if session.principal != ANONYMOUS:
+            self._recorder.authentication(
+                principal=session.principal,
+                host=session.host,
+                port=session.peer_port,
+                listener=session.listener,
+                mechanism=mechanism,
+                connection=session.connection_id,
+            )
+
+    def failed(self, session: Session, *, mechanism: str, claimed: str, why: str) -> None:
+        """Record that a session's client has not proved who it is.
+
+        Args:
+            claimed: the principal that it claims to be, "" where it names none.
+            why: what the operator should know, without any secret.
+        """
+        self._recorder.authentication(
+            principal=claimed,
+            host=session.host,
+            port=session.peer_port,
+            listener=session.listener,
+            mechanism=mechanism,
+            connection=session.connection_id,
+            error=why,
+        )
+
+    def not_admitted(self, address: str, mechanism: str) -> None:
+        """Record a ZeroMQ client whose key or user is not admitted, before it is a session."""
+        self._recorder.authentication(
+            principal="",
+            host=one_spelling(address),
+            port=0,
+            listener="ZeroMQ",
+            mechanism=mechanism,
+            error="it is not admitted",
+        )
 
     # Refusals
 

@@ -32,6 +32,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.requests.answer import Piece
 from appliance.requests.apis import Apis
+from appliance.requests.auditing import Auditing
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
@@ -137,7 +138,7 @@ class Serving:
             clock=self.clock,
             complain=lambda _: True,
             timers=self.timers,
-            recorder=self.recorder,
+            auditing=None if self.recorder is None else Auditing(self.recorder),
         )
 
     def _to_journal(self, lines: bytes) -> bool:

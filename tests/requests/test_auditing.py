@@ -27,6 +27,7 @@ from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import encode_request
+from appliance.requests.auditing import Auditing
 from appliance.requests.session import Request
 from tests.requests.serving import TOPIC
 from tests.requests.test_around_guards import ALICE, allowed
@@ -173,3 +174,23 @@ def test_a_denied_request_names_no_more_than_some_and_says_how_many(house: Trans
     )
     (entry,) = entries(house)
     assert (len(entry["resources"]), entry["count"]) == (50, 80)
+
+
+def test_who_authenticated_and_who_did_not(open_house: Transacting) -> None:
+    assert open_house.recorder is not None
+    auditing = Auditing(open_house.recorder)
+    auditing.authenticated(open_house.session(1, principal=ALICE), mechanism="SSL")
+    auditing.authenticated(open_house.session(2), mechanism="SSL")  # proved nothing
+    auditing.failed(
+        open_house.session(3), mechanism="SCRAM-SHA-512", claimed="User:bob", why="wrong password"
+    )
+    auditing.not_admitted("::ffff:10.0.0.1", "CURVE")
+    told = [
+        tuple(entry.get(key, "") for key in ("result", "principal", "host", "mechanism", "reason"))
+        for entry in entries(open_house)
+    ]
+    assert told == [
+        ("done", ALICE, "h", "SSL", ""),
+        ("denied", "User:bob", "h", "SCRAM-SHA-512", "wrong password"),
+        ("denied", "", "10.0.0.1", "CURVE", "it is not admitted"),
+    ]
