@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
-from appliance.audit.entry import Resource, resource
+from appliance.audit.entry import UNKNOWN, Resource, cut, resource
 from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_configs import ResourceType as ConfigResourceType
@@ -214,6 +214,41 @@ CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
 }
 """A test holds the keys against the served APIs that need ALTER, ALTER_CONFIGS, CREATE or DELETE."""
+
+
+_NAMING: Final = (
+    "topics",
+    "topic_partitions",
+    "resources",
+    "creations",
+    "filters",
+    "groups_names",
+    "feature_updates",
+    "dirs",
+    "markers",
+)
+"""Fields of requests that have the things to be changed, and fields of such a thing that name it."""
+_NAMES: Final = (
+    "name",
+    "topic",
+    "resource_name",
+    "resource_name_filter",
+    "feature",
+    "path",
+    "topic_id",
+    "producer_id",
+)
+
+
+def named(request: Any) -> Described:
+    """What a request would change, for one of which nobody knows the outcome."""
+    if getattr(request, "validate_only", False):
+        return
+    for field in _NAMING:
+        for each in getattr(request, field, None) or ():
+            names = [each] if isinstance(each, str) else [getattr(each, name, None) for name in _NAMES]
+            name = next((str(name) for name in names if name is not None), "")
+            yield Resource(field.replace("_", "-"), cut(name), UNKNOWN)
 
 
 def _partition(topic: str, number: int, code: int, detail: Mapping[str, str | int | None]) -> Resource:

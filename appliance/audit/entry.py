@@ -10,9 +10,11 @@
 |---|---|---|
 | `authentication` | a client proved, or could not prove, who it is | `done`, `denied` |
 | `refusal` | a rule denied an operation on each of the resources | `denied` |
-| `change` | an admin API was asked to change the resources | `done`; `failed` or `denied` if one resource has it |
+| `change` | an admin API was asked for changes | `done`; `failed` or `denied` if one resource has it; `unknown` |
 | `repeats` | so many more entries like that were not recorded one by one | – |
 | `lost` | so many entries found no room | – |
+
+The result of a change is `unknown` if the client has left before it was answered: the change may have taken place.
 
 An entry holds no contents of records and no secrets. Texts of clients are cut to TEXT_CHARACTERS_MAX, and an entry has
 RESOURCES_MAX resources at most: a larger request has several entries. Fields without a value are left out.
@@ -41,6 +43,7 @@ EVENTS: Final = (AUTHENTICATION, REFUSAL, CHANGE, REPEATS, LOST)
 DONE: Final = "done"
 DENIED: Final = "denied"
 FAILED: Final = "failed"
+UNKNOWN: Final = "unknown"
 
 DENIALS: Final = frozenset(
     {

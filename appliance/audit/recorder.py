@@ -26,6 +26,7 @@ from appliance.audit.entry import (
     REFUSAL,
     REPEATS,
     RESOURCES_MAX,
+    UNKNOWN,
     Entry,
     Resource,
     cut,
@@ -170,7 +171,7 @@ class Recorder:
         for first in range(0, len(resources), RESOURCES_MAX):
             part = resources[first : first + RESOURCES_MAX]
             results = {each.result for each in part}
-            result = FAILED if FAILED in results else DENIED if DENIED in results else DONE
+            result = next((each for each in (UNKNOWN, FAILED, DENIED) if each in results), DONE)
             self._put(self._of_request(client, CHANGE, result, api=api, version=version, resources=part))
             yield
 

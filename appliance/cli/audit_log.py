@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from appliance.audit.entry import EVENTS, Entry, Resource, time_text
+from appliance.audit.entry import DENIED, DONE, EVENTS, FAILED, UNKNOWN, Entry, Resource, time_text
 from appliance.audit.reader import EntryFilter, Reader
 from appliance.errors import HostFault, OperatorFault
 from appliance.journal import one_line
@@ -74,7 +74,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--result",
-            type=click.Choice(["done", "denied", "failed"]),
+            type=click.Choice([DONE, DENIED, FAILED, UNKNOWN]),
             multiple=True,
             help="Only entries with this result; repeatable.",
         ),

@@ -473,6 +473,8 @@ class NetworkAgent:
 
     def _end_requests(self, session: Session) -> None:
         """Drop what a session has asked for that has ended."""
+        if session.audited is not None and self._audit is not None:
+            self._audit.auditing.left(session)
         if session.queue:
             self._lines.drop_connection(session.connection_id)
         for pending in list(session.queue or ()):

@@ -2,7 +2,8 @@
 
     refusal    a guard, or a handler that looks itself, calls `denied` for each operation that a rule does not allow
                on a thing that the request names. What a list leaves out is no refusal.
-    change     `asked` keeps the request of an admin API, and `answered` takes the response that the client gets.
+    change     `asked` keeps the request of an admin API, and `answered` takes the response that the client gets. If
+               the client leaves before, `left` records that the outcome is not known.
 
 Nothing here waits. Without `audit.log.events` there is no `Auditing`.
 """
@@ -10,10 +11,11 @@ Nothing here waits. Without `audit.log.events` there is no `Auditing`.
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from appliance.access.addresses import one_spelling
-from appliance.audit.changes import CHANGES
+from appliance.audit.changes import CHANGES, named
 from appliance.audit.entry import DENIED, RESOURCES_MAX, Resource, cut
 from appliance.audit.recorder import Recorder
 from appliance.protocol.acl import AclOperation, ResourceType
@@ -24,6 +26,8 @@ from appliance.requests.steps import Steps
 _log: Final = logging.getLogger(__name__)
 _CHANGES: Final = {int(api): describe for api, describe in CHANGES.items()}
 _PIECE: Final = 200
+LEFT_MAX: Final = 500
+"""Resources that are recorded of a request whose client has left."""
 
 
 class Auditing:
@@ -135,14 +139,29 @@ class Auditing:
     def asked(self, pending: Request, request: Any) -> None:
         """Keep the request as its client sent it."""
         if self.records_changes_by(pending.api_key):
-            pending.session.audited = request
+            pending.session.audited = Audited(pending, request)
+
+    def left(self, session: Session) -> None:
+        """The session has ended, and what it asked for last is not answered: nobody else would hear of the change."""
+        audited, session.audited = session.audited, None
+        if audited is None:
+            return
+        pending: Request = audited.pending
+        for _ in self._recorder.change(
+            session,
+            api=_title(pending.api_key),
+            version=pending.version,
+            resources=list(islice(named(audited.request), LEFT_MAX)),
+        ):
+            pass
 
     def answered(self, pending: Request, response: Any) -> Steps[None]:
         """Record what became of the request that was kept, if one was."""
         session = pending.session
-        request, session.audited = session.audited, None
-        if request is None:
+        audited, session.audited = session.audited, None
+        if audited is None:
             return
+        request = audited.request
         try:
             resources: list[Resource] = []
             for number, each in enumerate(_CHANGES[pending.api_key](request, response), 1):
@@ -167,6 +186,13 @@ class Auditing:
             yield from self._recorder.change(
                 pending.session, api=_title(pending.api_key), version=pending.version, resources=resources
             )
+
+
+class Audited(NamedTuple):
+    """A request for changes that is being served, as its client sent it."""
+
+    pending: Request
+    request: Any
 
 
 class AuditedRequest(NamedTuple):

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from appliance.audit.changes import CHANGES
+from appliance.audit.changes import CHANGES, named
 from appliance.audit.entry import DENIED, DONE, FAILED, Resource
 from appliance.protocol.acl import AclOperation
 from appliance.protocol.api_versions import ApiKey
@@ -169,3 +169,20 @@ def test_others(api: ApiKey, request_: Any, response: Any, expected: list[tuple[
     assert [
         (each.type, each.name, each.result, each.detail) for each in described(api, request_, response)
     ] == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        (create_topics.CreateTopicsRequest((create_topics.CreatableTopic("a"),)), ["a"]),
+        (create_topics.CreateTopicsRequest((create_topics.CreatableTopic("a"),), validate_only=True), []),
+        (delete_topics.DeleteTopicsRequest((TopicSelector("a"), TopicSelector(None, UUID(int=2))), 1), None),
+        (create_acls.CreateAclsRequest((create_acls.AclCreation(2, "t", "User:a", "*", 3, 3),)), ["t"]),
+        (delete_groups.DeleteGroupsRequest(("g",)), ["g"]),
+        (elect_leaders.ElectLeadersRequest((elect_leaders.TopicPartitions("t"),)), ["t"]),
+        (elect_leaders.ElectLeadersRequest(None), []),
+        (update_features.UpdateFeaturesRequest((update_features.FeatureUpdate("f", 2),)), ["f"]),
+    ],
+)
+def test_a_request_names_what_it_would_change(request_: Any, names: list[str] | None) -> None:
+    assert [each.name for each in named(request_)] == (["a", str(UUID(int=2))] if names is None else names)

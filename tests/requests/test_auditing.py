@@ -194,3 +194,15 @@ def test_who_authenticated_and_who_did_not(open_house: Transacting) -> None:
         ("denied", "User:bob", "h", "SCRAM-SHA-512", "wrong password"),
         ("denied", "", "10.0.0.1", "CURVE", "it is not admitted"),
     ]
+
+
+def test_a_change_whose_client_has_left_is_recorded_too(open_house: Transacting) -> None:
+    assert open_house.recorder is not None
+    auditing = Auditing(open_house.recorder)
+    pending = begin(open_house, ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(("g", "h")))
+    auditing.left(pending.session)
+    (entry,) = entries(open_house)
+    assert (entry["event"], entry["result"], entry["api"]) == ("change", "unknown", "DeleteGroups")
+    assert [each["name"] for each in entry["resources"]] == ["g", "h"]
+    auditing.left(pending.session)
+    assert entries(open_house) == []

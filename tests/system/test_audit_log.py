@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
-from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -91,12 +91,10 @@ def test_changes_by_a_principal_with_a_certificate(scene: Scene) -> None:
     with pytest.raises(KafkaException):
         admin.create_topics([NewTopic("orders", 1)])["orders"].result(30)
     admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(30)
-    altered = ConfigResource(
-        ConfigResource.Type.TOPIC,
-        "orders",
-        incremental_configs=[],
+    altered = ConfigResource(ConfigResource.Type.TOPIC, "orders")
+    altered.add_incremental_config(
+        ConfigEntry("retention.ms", "70000", incremental_operation=AlterConfigOpType.SET)
     )
-    altered.add_incremental_config(ConfigEntry("retention.ms", "70000"))
     admin.incremental_alter_configs([altered])[altered].result(30)
     allowed = rule(ResourceType.TOPIC, "orders", "User:alice", AclOperation.DESCRIBE)
     admin.create_acls([allowed])[allowed].result(30)

@@ -156,7 +156,7 @@ class Guarding:
             if session.amend is None and session.audited is None:
                 finish(pending, answer)
                 return
-            if not answer or not answer[0] or session.closed:
+            if not answer or not all(answer) or session.closed:
                 session.amend = session.audited = None
                 finish(pending, answer)
                 return
