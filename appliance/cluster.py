@@ -11,7 +11,9 @@ NO_EPOCH = -1
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+AUDIT_LOG = "__audit_log"
+"""Where the auditor appends the entries of the audit journal, if it is to."""
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", AUDIT_LOG})
 
 TOPIC_NAME_LENGTH_MAX = 249
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
+from appliance.access.addresses import one_spelling
 from appliance.cluster import AclBinding
 from appliance.protocol.acl import WILDCARD, AclOperation, AclPermission, PatternType, ResourceType
 
 
 class AclFilter(msgspec.Struct, frozen=True):
-    """None, or the number for ANY, leaves that part open."""
+    """None, or the number for ANY, leaves that part open. Each spelling of a host finds the rules with any other."""
 
     resource_type: int = int(ResourceType.ANY)
     resource_name: str | None = None
@@ -28,7 +29,7 @@ class AclFilter(msgspec.Struct, frozen=True):
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._matches_name(acl)
             and self.principal in (None, acl.principal)
-            and self.host in (None, acl.host)
+            and (self.host is None or one_spelling(self.host) == one_spelling(acl.host))
             and self.operation in (AclOperation.ANY, acl.operation)
             and self.permission in (AclPermission.ANY, acl.permission)
         )

@@ -21,8 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
 from sortedcontainers import SortedList
 
+from appliance.access.addresses import one_spelling
 from appliance.cluster import AclBinding
 from appliance.protocol.acl import (
     ANY_PRINCIPAL,
@@ -110,7 +112,7 @@ def _shared(one: str, other: str) -> int:
 
 
 class Authorizer:
-    """What these rules say.
+    """What these rules say. A `host` that is asked about is spelled as `addresses.one_spelling` does.
 
     Args:
         super_users: principals that may do everything, as `User:alice`.
@@ -126,7 +128,9 @@ class Authorizer:
         self._allow_without_acls = allow_without_acls
         self._rules: dict[int, _Rules] = {}
         for acl in acls:
-            self._rules.setdefault(acl.resource_type, _Rules()).add(acl)
+            host = one_spelling(acl.host)
+            compared = acl if host == acl.host else replace(acl, host=host)
+            self._rules.setdefault(acl.resource_type, _Rules()).add(compared)
         self._decisions: dict[_Decision, bool] = {}
 
     def allows(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> bool:

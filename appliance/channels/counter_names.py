@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
+    "auditor": ("written_entries", "lost_entries", "appended_entries", "lost_topic_entries"),
     "controller": ("topics", "partitions", "pending_changes", "isr_shrinks", "isr_expansions"),
     "cleaner": ("compacted_logs", "uncleanable_partitions", "rounds", "freed_bytes"),
     "coordinator": (
@@ -36,7 +37,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "held_answers",
         "expired_answers",
     ),
-    "netproc": ("watched_partitions", "fetches_answered_early"),
+    "netproc": ("watched_partitions", "fetches_answered_early", "lost_audit_entries"),
     "ioproc": (
         "failed_log_dirs_bits",
         "offline_partitions",
@@ -51,6 +52,9 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
 """Kind of role → the names of counter 0, 1, …; None where a counter is unused. See the role's duty cycle."""
 
 BOUNDS: Final[Mapping[str, str]] = {
+    "lost_entries": "entries of the audit journal could not be written: see the log of the auditor",
+    "lost_topic_entries": "entries of the audit journal could not be appended to __audit_log",
+    "lost_audit_entries": "entries of the audit journal were dropped, because the auditor did not take them",
     "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
     "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
     "refused_groups": "new groups were refused: see group.max.count",

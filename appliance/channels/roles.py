@@ -25,6 +25,7 @@ class RoleKind(StrEnum):
     ACCEPTOR = "acceptor"
     COORDINATOR = "coordinator"
     CLEANER = "cleaner"
+    AUDITOR = "auditor"
 
 
 class Role:
@@ -85,6 +86,7 @@ CONTROLLER = Role(RoleKind.CONTROLLER)
 PURGATORY = Role(RoleKind.PURGATORY)
 COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
+AUDITOR = Role(RoleKind.AUDITOR)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
@@ -103,6 +105,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.COORDINATOR, RoleKind.NETPROC),  # their answers
     (RoleKind.COORDINATOR, RoleKind.IOPROC),  # appends and reads of the internal topics
     (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
+    (RoleKind.AUDITOR, RoleKind.IOPROC),  # appends to the topic of the audit journal
+    (RoleKind.IOPROC, RoleKind.AUDITOR),  # their answers
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR),  # markers for the other's partitions, and their answers
     (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
     (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
@@ -122,6 +126,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles += [ACCEPTOR]
     roles += [Role(RoleKind.COORDINATOR, index) for index in range(settings.broker.coordinator_processes)]
     roles += [CLEANER]
+    if settings.audit.is_on:
+        roles += [AUDITOR]
     return tuple(roles)
 
 

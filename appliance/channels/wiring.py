@@ -40,6 +40,8 @@ from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
 from appliance.ipc.shared_memory import Region, names, unlink
 
+AUDITOR_POOL_BYTES: Final = 2 << 20
+"""The auditor has one batch in flight."""
 PROCESSES: Final = "processes"
 """Name of the process table in the private directory."""
 
@@ -58,6 +60,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.COORDINATOR, RoleKind.NETPROC): TO_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.IOPROC): REQUEST,
     (RoleKind.IOPROC, RoleKind.COORDINATOR): RESPONSE,
+    (RoleKind.AUDITOR, RoleKind.IOPROC): REQUEST,
+    (RoleKind.IOPROC, RoleKind.AUDITOR): RESPONSE,
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR): MARKER_MESSAGE,
     (RoleKind.IOPROC, RoleKind.REPLICA): MOVED,
     (RoleKind.REPLICA, RoleKind.IOPROC): FOLLOWED,
@@ -66,6 +70,7 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
 POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
     RoleKind.NETPROC: frozenset({RoleKind.IOPROC, RoleKind.COORDINATOR}),
     RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC}),
+    RoleKind.AUDITOR: frozenset({RoleKind.IOPROC}),
 }
 """Who has a pool → who attaches to it."""
 
@@ -136,6 +141,8 @@ class Wiring:
         settings = self.settings
         if role.kind is RoleKind.COORDINATOR:
             return settings.broker.coordinator_pool_bytes
+        if role.kind is RoleKind.AUDITOR:
+            return AUDITOR_POOL_BYTES
         return settings.network.pool_bytes
 
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:

@@ -11,9 +11,15 @@ import click
 from appliance.cli.client import BrokerError
 
 INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__audit_log",
+    }
 )
-"""Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`."""
+"""Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`; the last one is the appliance's."""
 
 regex_option = click.option(
     "--regex",

@@ -6,14 +6,16 @@ Kafka's grammar (`SslPrincipalMapper`): rules are separated by commas, and the f
     RULE:pattern/replacement/[LU]          what `replacement` makes of each match of `pattern`; L or U: in lower or
                                            upper case; $1 is the first group; a slash in a pattern is written \\/
 
-Patterns are Python's regular expressions, which read those that are usual in such rules as Java's do.
+Patterns are RE2's regular expressions, which read those that are usual in such rules as Java's do. RE2 needs time that
+grows linearly with the name, for every pattern. The name is the client's, so another engine could be held up for hours
+in a network process. Lookaround and back references are refused, because RE2 has none.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from appliance.errors import ConfigurationError
 
@@ -28,7 +30,7 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$(\d)(\d*)|\$", re.DOTALL)
 class PrincipalRule:
     """One rule; without a pattern it is DEFAULT."""
 
-    pattern: re.Pattern[str] | None = None
+    pattern: Any = None
     replacement: str = ""
     case: str = ""
 
@@ -39,14 +41,14 @@ class PrincipalRule:
             return distinguished_name
         if pattern.fullmatch(distinguished_name) is None:
             return None
-        name = pattern.sub(self._replaced, distinguished_name)
+        name: str = pattern.sub(self._replaced, distinguished_name)
         if self.case:
             return name.lower() if self.case == "L" else name.upper()
         return name
 
-    def _replaced(self, match: re.Match[str]) -> str:
+    def _replaced(self, match: Any) -> str:
         """Write the replacement of one match; `$12` is group 1 and a 2 where there are fewer than 12 groups."""
-        groups = match.re.groups
+        groups: int = match.re.groups
 
         def written(found: re.Match[str]) -> str:
             escaped, first, more = found[1], found[2], found[3]
@@ -98,8 +100,14 @@ def principal_name(rules: tuple[PrincipalRule, ...], distinguished_name: str) ->
     return None
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> Any:
+    # Loaded with the first pattern: most appliances have none.
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(f"{_OPTION}: invalid pattern {pattern[:100]!r}: {error}") from None
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if error.args else "it does not parse"
+        raise ConfigurationError(f"{_OPTION}: invalid pattern {pattern[:100]!r}: {reason}") from None

@@ -97,6 +97,10 @@ _SECTION_HEADS: Final = {
         "Access",
         "These options set whether the broker checks requests against ACLs ([acls.md](acls.md)).",
     ),
+    "audit": (
+        "Audit journal",
+        "These options say what the audit journal records, and how much of it is kept ([audit-log.md](audit-log.md)).",
+    ),
 }
 
 _TOPIC_HEAD: Final = """

@@ -16,6 +16,7 @@ from typing import Final
 from appliance.config.declaration import Declaration
 from appliance.config.option import check_fields, declared_fields, option
 from appliance.config.sections.access import AccessSettings
+from appliance.config.sections.audit import AuditSettings
 from appliance.config.sections.broker import BrokerSettings
 from appliance.config.sections.groups import GroupSettings
 from appliance.config.sections.io import IoSettings
@@ -111,6 +112,7 @@ class Settings:
     zeromq: ZeroMqSettings = field(default_factory=ZeroMqSettings)
     shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -242,6 +244,7 @@ Section = (
     | ZeroMqSettings
     | SharedMemorySettings
     | AccessSettings
+    | AuditSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -258,6 +261,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "zeromq": ZeroMqSettings,
     "shared_memory": SharedMemorySettings,
     "access": AccessSettings,
+    "audit": AuditSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

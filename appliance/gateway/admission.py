@@ -118,6 +118,10 @@ class ClientKeys:
         return name in self._names.values()
 
 
+def not_admitted(_address: str, _mechanism: str) -> None:
+    """Do nothing about a client that is not admitted: there is no audit journal."""
+
+
 class Doorkeeper:
     """Answers the handshakes of one ZeroMQ context.
 
@@ -126,6 +130,7 @@ class Doorkeeper:
         users: uid → principal of who may connect by ipc.
         keys: who may connect with CURVE; None where it is not configured.
         warn: where lines about refused handshakes go.
+        refused: gets the address and the mechanism of each client that is not admitted.
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Doorkeeper:
         users: Mapping[int, str],
         keys: ClientKeys | None,
         warn: Callable[[str], object],
+        refused: Callable[[str, str], None],
     ) -> None:
+        self._refused = refused
         self._users = users
         self._keys = keys
         self._warn = warn
@@ -168,6 +175,7 @@ class Doorkeeper:
                     + ("key" if mechanism == b"CURVE" else "user")
                     + " is not admitted"
                 )
+                self._refused(address.decode(), "CURVE" if mechanism == b"CURVE" else "uid")
                 status, text, user = b"400", b"not admitted", b""
             else:
                 status, text, user = b"200", b"OK", principal.encode()

@@ -113,15 +113,23 @@ def server_keys(settings: ZeroMqSettings) -> ServerKeys | None:
 
 
 def make_doorkeeper(
-    context: zmq.Context[zmq.Socket[bytes]], settings: ZeroMqSettings, warn: Callable[[str], object]
+    context: zmq.Context[zmq.Socket[bytes]],
+    settings: ZeroMqSettings,
+    warn: Callable[[str], object],
+    refused: Callable[[str, str], None],
 ) -> Doorkeeper:
-    """Return the one who answers the handshakes of `context`. Call it before a door is opened."""
+    """Return the one who answers the handshakes of `context`. Call it before a door is opened.
+
+    Args:
+        warn, refused: as of `Doorkeeper`.
+    """
     directory = settings.curve_client_keys_dir
     return Doorkeeper(
         context,
         users=user_ids(os.getuid(), settings.allowed_users),
         keys=None if directory is None else ClientKeys(Path(directory)),
         warn=warn,
+        refused=refused,
     )
 
 

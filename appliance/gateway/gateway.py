@@ -29,6 +29,7 @@ import zmq
 
 from appliance.clock import NS_PER_MS
 from appliance.errors import ClientFault, MalformedFrame, StorageFault
+from appliance.gateway.admission import not_admitted
 from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors
 from appliance.gateway.frames import (
     FRAMES_MAX,
@@ -123,7 +124,10 @@ class Gateway:
         # A context of its own: a flood of a client's does not hold up the controller's messages in its I/O thread.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doorkeeper = make_doorkeeper(
-            self._context, settings.zeromq, RateLimited(process.warn, process.clock, interval_ms=1000)
+            self._context,
+            settings.zeromq,
+            RateLimited(process.warn, process.clock, interval_ms=1000),
+            not_admitted if host.auditing is None else host.auditing.not_admitted,
         )
         self._doors = open_doors(
             self._context,
@@ -401,6 +405,8 @@ class Gateway:
         )
         if wanted.client_id:
             session.name_client(wanted.client_id)
+        if self._host.auditing is not None:
+            self._host.auditing.authenticated(session, mechanism="CURVE" if door.is_tcp else "uid")
         self._by_connection[door.descriptor, routing_id] = session
         return session
 

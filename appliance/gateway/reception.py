@@ -47,6 +47,7 @@ class Reception:
         cycle: the acceptor's duty cycle.
         clock: for lines that a client can cause.
         warn: where such lines go.
+        refused: as of `Doorkeeper`.
 
     Raises:
         HostFault: an endpoint cannot be bound.
@@ -60,6 +61,7 @@ class Reception:
         cycle: DutyCycle,
         clock: Clock,
         warn: Callable[[str], None],
+        refused: Callable[[str, str], None],
     ) -> None:
         self._slots = settings.slots
         self._choose = choose
@@ -68,7 +70,7 @@ class Reception:
         self._server_key = keys.public.decode() if keys is not None else ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doorkeeper = make_doorkeeper(
-            self._context, settings.zeromq, RateLimited(warn, clock, interval_ms=1000)
+            self._context, settings.zeromq, RateLimited(warn, clock, interval_ms=1000), refused
         )
         self._doors = open_doors(
             self._context,

@@ -59,6 +59,8 @@ SWEEP_MS: Final = 5_000
 TIDY_NS: Final = 20_000 * NS_PER_MS
 AGAIN_MS: Final = 5
 _HOST: Final = "127.0.0.1"
+_MECHANISM: Final = "uid"
+"""As the audit journal names it: the kernel says who the client is."""
 _LISTENER: Final = "PLAINTEXT"
 _GONE: Final = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 _SOCKET_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP
@@ -256,6 +258,8 @@ class Lanes:
             uid=uid,
             now_ns=self._clock.monotonic_ns(),
         )
+        if self._host.auditing is not None:
+            self._host.auditing.authenticated(lane, mechanism=_MECHANISM)
         self._by_bell[bell] = lane
         self._by_socket[sock.fileno()] = lane
         self._ready.add(lane)

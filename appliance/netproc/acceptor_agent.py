@@ -18,13 +18,21 @@ from appliance.process.agent import AgentProcess
 
 if TYPE_CHECKING:
     from appliance.gateway.reception import Reception
+    from appliance.netproc.audit_end import AuditEnd
 
 
 class AcceptorAgent:
     """The acceptor's loop. `run` returns after Stop, when the sockets are closed."""
 
-    def __init__(self, process: AgentProcess, acceptor: Acceptor, reception: Reception | None = None) -> None:
+    def __init__(
+        self,
+        process: AgentProcess,
+        acceptor: Acceptor,
+        reception: Reception | None = None,
+        audit: AuditEnd | None = None,
+    ) -> None:
         self._process = process
+        self._audit = audit
         self._acceptor = acceptor
         self._reception = reception  # of ZeroMQ clients, if there is a listener for them
         self._image_version = 0
@@ -51,6 +59,8 @@ class AcceptorAgent:
         acceptor.close()
         if reception is not None:
             reception.close()
+        if self._audit is not None:
+            self._audit.close()
         process.close()
 
     def _set_limits(self) -> None:

@@ -40,7 +40,14 @@ def run(child: Child) -> int:
         if not process.settings.zeromq.listeners:
             return AcceptorAgent(process, acceptor)
         # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
+        from appliance.gateway.admission import not_admitted
         from appliance.gateway.reception import Reception
+
+        audit = None
+        if process.settings.audit.is_on:
+            from appliance.netproc.audit_end import AuditEnd
+
+            audit = AuditEnd(process)
 
         reception = Reception(
             process.settings,
@@ -48,8 +55,9 @@ def run(child: Child) -> int:
             cycle=process.cycle,
             clock=process.clock,
             warn=process.warn,
+            refused=not_admitted if audit is None else audit.auditing.not_admitted,
         )
-        return AcceptorAgent(process, acceptor, reception)
+        return AcceptorAgent(process, acceptor, reception, audit)
 
     return run_agent(child, wire)
 

@@ -101,7 +101,7 @@ class Authentications:
         cycle: DutyCycle,
         clock: Clock,
         done: Done,
-        failed: Callable[[Assignment, str | None], None],
+        failed: Callable[[Assignment, Authentication, str | None], None],
     ) -> None:
         self._settings = settings
         self._authenticators = authenticators
@@ -306,7 +306,7 @@ class Authentications:
         self._forget(waiting)
         with suppress(OSError, ValueError):
             cast(SocketType, waiting.stream or waiting.sock).close()
-        self._failed(waiting.assignment, why)
+        self._failed(waiting.assignment, waiting.conversation, why)
 
     def _empty(self, waiting: _Waiting) -> None:
         self._held_bytes -= len(waiting.frame)

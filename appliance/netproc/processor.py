@@ -35,6 +35,7 @@ from appliance.ipc.process_table import (
     REQUESTS,
 )
 from appliance.journal import Burst, RateLimited
+from appliance.netproc.audit_end import TLS, AuditEnd
 from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.connections import Connections
 from appliance.netproc.encrypted_stream import EncryptedStream
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from appliance.netproc.authentications import Authentications
     from appliance.netproc.tls_handshakes import Handshakes
     from appliance.netproc.tls_stream import TlsStream
-    from appliance.requests.authentication import Authenticated
+    from appliance.requests.authentication import Authenticated, Authentication
     from appliance.requests.authenticators import Authenticators
 
 _log: Final = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class NetworkAgent:
             give=self._pool.give,
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
+        self._audit = AuditEnd(process) if settings.audit.is_on else None
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -171,6 +173,7 @@ class NetworkAgent:
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
+            auditing=None if self._audit is None else self._audit.auditing,
         )
         self._say_closed = Burst(
             warn,
@@ -210,6 +213,7 @@ class NetworkAgent:
             say_closed=self._say_closed,
             report_sessions=self._fan_out.report_sessions,
             tidy=self._tidy,
+            auditing=None if self._audit is None else self._audit.auditing,
         )
 
     def _add_lane(self, assignment: Assignment, sock: SocketType) -> None:
@@ -247,7 +251,7 @@ class NetworkAgent:
             cycle=self._cycle,
             clock=self._clock,
             done=self._add_authenticated,
-            failed=self._handshake_failed,
+            failed=self._authentication_failed,
         )
 
     # The cycle
@@ -457,7 +461,10 @@ class NetworkAgent:
             self._authentications.begin(assignment, cast(SocketType, stream), stream)
             return
         now_ns = self._clock.monotonic_ns()
-        self._add_stream(assignment, stream, now_ns).principal = sys.intern(principal)
+        connection = self._add_stream(assignment, stream, now_ns)
+        connection.principal = sys.intern(principal)
+        if self._audit is not None:
+            self._audit.auditing.authenticated(connection, mechanism=TLS)
         self._count_connections(now_ns)
 
     def _add_stream(self, assignment: Assignment, stream: TlsStream, now_ns: int) -> Connection:
@@ -486,6 +493,8 @@ class NetworkAgent:
         connection.principal = sys.intern(client.principal)
         connection.name_software(client.software_name, client.software_version)
         connection.lifetime = lifetime_of(self._authenticators.makers(assignment.listener), client)
+        if self._audit is not None:
+            self._audit.auditing.authenticated(connection, mechanism=client.mechanism)
         self._count_connections(now_ns)
 
     def _handshake_failed(self, assignment: Assignment, why: str | None) -> None:
@@ -493,10 +502,28 @@ class NetworkAgent:
         self._closed_hosts.append(assignment.peer_host)
         if why is not None:
             self._cells[ERRORS] += 1
-            where = host_and_port(assignment.peer_host, assignment.peer_port)
-            self._say_closed(
-                f"connection {assignment.connection_id} from {where} on {assignment.listener} closed: {why}"
-            )
+            if self._audit is not None:
+                self._audit.failed(assignment, why, mechanism=TLS)
+            self._say_closed_early(assignment, why)
+
+    def _authentication_failed(
+        self, assignment: Assignment, conversation: Authentication, why: str | None
+    ) -> None:
+        """Note a connection that was closed before its client had proved who it is."""
+        self._closed_hosts.append(assignment.peer_host)
+        if why is not None:
+            self._cells[ERRORS] += 1
+            if self._audit is not None:
+                self._audit.failed(
+                    assignment, why, mechanism=conversation.mechanism, claimed=conversation.claimed
+                )
+            self._say_closed_early(assignment, why)
+
+    def _say_closed_early(self, assignment: Assignment, why: str) -> None:
+        where = host_and_port(assignment.peer_host, assignment.peer_port)
+        self._say_closed(
+            f"connection {assignment.connection_id} from {where} on {assignment.listener} closed: {why}"
+        )
 
     def _count_connections(self, now_ns: int) -> None:
         self._cells[CONNECTIONS] = len(self._connections)
@@ -523,6 +550,8 @@ class NetworkAgent:
 
     def _end_requests(self, session: Session) -> None:
         """Drop what a session has asked for that has ended."""
+        if session.audited is not None and self._audit is not None:
+            self._audit.auditing.left(session)
         if session.queue:
             self._lines.drop_connection(session.connection_id)
         for pending in list(session.queue or ()):
@@ -830,6 +859,8 @@ class NetworkAgent:
         self._files.close()
         self._fan_out.close()
         self._controller.close()
+        if self._audit is not None:
+            self._audit.close()
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
@@ -837,6 +868,7 @@ class NetworkAgent:
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
+            "lost_audit_entries": 0 if self._audit is None else self._audit.lost,
         }
 
     def statistics(self) -> dict[str, Any]:

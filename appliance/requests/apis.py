@@ -27,6 +27,7 @@ from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Route, Scope
+from appliance.requests.auditing import Auditing
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.guards.guarding import Begin, Denied, Guarding
@@ -65,6 +66,7 @@ class Apis:
 
     Args:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
+        auditing: takes what the audit journal records of requests; None where there is no journal.
         refuse: ends the connection of a request.
     """
 
@@ -86,6 +88,7 @@ class Apis:
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
+        auditing: Auditing | None = None,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
@@ -95,8 +98,10 @@ class Apis:
         self._long = long
         rights = Rights(routes, settings) if settings.access.checks else None
         guarding: Guarding | None = None
-        if rights is not None:
-            guarding = Guarding(rights, routes, long=long, timers=timers, finish=finish_owed)
+        if rights is not None or auditing is not None:
+            guarding = Guarding(
+                rights, routes, long=long, timers=timers, finish=finish_owed, auditing=auditing
+            )
             coordinator.answer_through(guarding.amending)
         self._rights = rights
         self._reauthentications = Reauthentications(
@@ -108,6 +113,7 @@ class Apis:
             clock=clock,
             finish=finish,
             refuse=refuse,
+            auditing=auditing,
         )
         questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
@@ -118,6 +124,7 @@ class Apis:
             finish=finish,
             refuse=refuse,
             rights=rights,
+            auditing=auditing,
         )
         self._fetch = FetchHandler(
             routes,
@@ -137,6 +144,7 @@ class Apis:
             partitions_max=settings.broker.max_partitions,
             complain=complain,
             rights=rights,
+            auditing=auditing,
         )
         self._local = LocalRequests(
             settings,
@@ -192,7 +200,10 @@ class Apis:
         self._begin: dict[int, Begin] = {int(api.key): begin_of(api) for api in API_TABLE}
         if guarding is not None:
             for api in API_TABLE:
-                if api.scope is Scope.COORDINATOR or api.route is not None:
+                is_foreign = api.scope is Scope.COORDINATOR or api.route is not None
+                if is_foreign and (
+                    rights is not None or (auditing is not None and auditing.records_changes_by(api.key))
+                ):
                     self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
 
     def _begin_produce(

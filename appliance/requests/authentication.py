@@ -87,6 +87,8 @@ class Authentication:
     Attributes:
         result: set when the state is DONE.
         why: for the log, when the state is FAILED.
+        mechanism: the one that the client has named; "" before.
+        claimed: the principal that the client claimed to be, when the state is FAILED; "" if it named none.
     """
 
     __slots__ = (
@@ -95,8 +97,9 @@ class Authentication:
         "_exchange",
         "_makers",
         "_max_reauth_ms",
-        "_mechanism",
         "_software",
+        "claimed",
+        "mechanism",
         "result",
         "state",
         "why",
@@ -114,12 +117,13 @@ class Authentication:
         self._clock = clock
         self._max_reauth_ms = max_reauth_ms
         self._before = before
-        self._mechanism = ""
+        self.mechanism = ""
         self._exchange: Exchange | None = None
         self._software = ("", "")
         self.state = State.FIRST
         self.result: Authenticated | None = None
         self.why = ""
+        self.claimed = ""
 
     def size_of(self, prefix: bytes, *, size_max: int) -> int:
         """Return the size that a frame declares in its first four bytes.
@@ -176,7 +180,7 @@ class Authentication:
         if before is not None and before.mechanism != mechanism:
             self.state = State.OTHER_MECHANISM
         else:
-            self._mechanism = mechanism
+            self.mechanism = mechanism
             self._exchange = make()
             self.state = State.AUTHENTICATE if header.version else State.TOKENS
         return _encoded(header, SaslHandshakeResponse(0, names))
@@ -248,7 +252,7 @@ class Authentication:
             self._fail(failed.message or self._usual_message())
             raise
         lifetime_ms, expires_ns = self._lifetime(exchange.expires_at_ms)
-        self.result = Authenticated(self._mechanism, exchange.principal, expires_ns, *self._software)
+        self.result = Authenticated(self.mechanism, exchange.principal, expires_ns, *self._software)
         self.state = State.DONE
         self._exchange = None
         return reply, lifetime_ms
@@ -265,11 +269,12 @@ class Authentication:
 
     def _usual_message(self) -> str:
         what = "authentication" if self._before is None else "re-authentication"
-        return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self._mechanism}"
+        return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
 
     def _fail(self, why: str) -> None:
         self.state = State.FAILED
         self.why = why
+        self.claimed = "" if self._exchange is None else self._exchange.principal
         self._exchange = None
 
 

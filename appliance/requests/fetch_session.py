@@ -8,8 +8,11 @@
     n, e > 0                              change n: added, updated, forgotten       what has news, id n
 
 The epoch of a session counts its requests; one that is not the next is refused, so a lost response is noticed.
-Sessions belong to one network process: a client that comes back to another one is told FETCH_SESSION_ID_NOT_FOUND
-and starts anew, as after a broker's restart.
+Sessions belong to one network process: a client that comes back to another one gets FETCH_SESSION_ID_NOT_FOUND and
+makes a new session, as after a broker's restart.
+
+A session belongs to the principal that made it. Ids can be guessed, and an answer names the session's topics. Another
+principal that uses the id gets FETCH_SESSION_ID_NOT_FOUND, and neither changes nor ends the session.
 """
 
 from __future__ import annotations
@@ -77,12 +80,18 @@ class SessionPartition:
 class FetchSession:
     """One consumer's session: partitions in the order in which they are looked at."""
 
-    __slots__ = ("epoch", "id", "partitions", "used_ms", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "partitions", "principal", "used_ms", "uses_topic_ids")
 
     def __init__(
-        self, session_id: int, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool
+        self,
+        session_id: int,
+        partitions: Iterable[SessionPartition],
+        *,
+        principal: str,
+        uses_topic_ids: bool,
     ) -> None:
         self.id = session_id
+        self.principal = principal
         self.epoch = 1
         self.uses_topic_ids = uses_topic_ids
         self.used_ms = 0
@@ -147,36 +156,29 @@ class FetchSessions:
         wanted: tuple[SessionPartition, ...],
         forgotten: Iterable[PartitionKey],
         *,
+        principal: str,
         uses_topic_ids: bool,
         now_ms: int,
     ) -> SessionTurn:
-        """What this request means, by the table above."""
-        if epoch == FINAL_EPOCH:
-            self._drop(session_id)
-            return SessionTurn(None, wanted)
-        if epoch == INITIAL_EPOCH:
-            self._drop(session_id)
-            return SessionTurn(self._create(wanted, uses_topic_ids=uses_topic_ids, now_ms=now_ms), wanted)
+        """What this request of `principal` means, by the table above."""
         session = self._sessions.get(session_id)
+        if session is not None and session.principal != principal:
+            session = None
+        if epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
+            if session is not None:
+                self._drop(session_id)
+            if epoch == FINAL_EPOCH:
+                return SessionTurn(None, wanted)
+            made = self._create(wanted, principal=principal, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
+            return SessionTurn(made, wanted)
         if session is None:
             return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
         if session.epoch != epoch:
             return SessionTurn(None, (), error=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         if session.uses_topic_ids != uses_topic_ids:
             return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR))
-        for partition in wanted:
-            known = session.partitions.get(partition.key)
-            if known is None:
-                if self._partitions >= self._partitions_max:
-                    self._drop(session_id)
-                    return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-                session.partitions[partition.key] = partition
-                self._partitions += 1
-            else:
-                known.want(partition)
-        for key in forgotten:
-            if session.partitions.pop(key, None) is not None:
-                self._partitions -= 1
+        if not self._change(session, wanted, forgotten):
+            return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
         session.epoch = epoch + 1 if epoch < EPOCH_LIMIT else 1
         session.used_ms = now_ms
         self._sessions.move_to_end(session_id)
@@ -185,8 +187,27 @@ class FetchSessions:
             return SessionTurn(None, (), incremental=True)
         return SessionTurn(session, tuple(session.partitions.values()), incremental=True)
 
+    def _change(
+        self, session: FetchSession, wanted: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]
+    ) -> bool:
+        """Add, update and forget partitions; return False if there was no room, so that the session has ended."""
+        for partition in wanted:
+            known = session.partitions.get(partition.key)
+            if known is None:
+                if self._partitions >= self._partitions_max:
+                    self._drop(session.id)
+                    return False
+                session.partitions[partition.key] = partition
+                self._partitions += 1
+            else:
+                known.want(partition)
+        for key in forgotten:
+            if session.partitions.pop(key, None) is not None:
+                self._partitions -= 1
+        return True
+
     def _create(
-        self, wanted: tuple[SessionPartition, ...], *, uses_topic_ids: bool, now_ms: int
+        self, wanted: tuple[SessionPartition, ...], *, principal: str, uses_topic_ids: bool, now_ms: int
     ) -> FetchSession | None:
         """A new session, or None where there is nothing to remember or no room for it."""
         if not wanted:
@@ -200,7 +221,7 @@ class FetchSessions:
         if session_id >= EPOCH_LIMIT:
             self._ids = itertools.count(1 + session_id % self._stride, self._stride)
             session_id = next(self._ids)
-        session = FetchSession(session_id, wanted, uses_topic_ids=uses_topic_ids)
+        session = FetchSession(session_id, wanted, principal=principal, uses_topic_ids=uses_topic_ids)
         session.used_ms = now_ms
         self._sessions[session_id] = session
         self._partitions += len(session.partitions)

@@ -18,6 +18,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
 from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces, prepare
+from appliance.requests.auditing import AuditedRequest
 from appliance.requests.guards.guarding import Denied, Guarding
 from appliance.requests.local_handlers.metadata import asked_by_id
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
@@ -56,6 +57,7 @@ class LocalRequests:
         "_finish",
         "_guarding",
         "_handlers",
+        "_is_checked",
         "_kept",
         "_kept_bytes",
         "_kept_version",
@@ -82,6 +84,7 @@ class LocalRequests:
         guarding: Guarding | None = None,
     ) -> None:
         self._guarding = guarding
+        self._is_checked = guarding is not None and guarding.rights is not None
         self._settings = settings
         self._routes = routes
         self._handlers = handlers
@@ -107,7 +110,7 @@ class LocalRequests:
                 session.told_port,
                 session.principal,
                 session.rights_version,
-                "" if self._guarding is None else session.peer_host,
+                session.host if self._is_checked else "",
             )
             kept = self._kept_answer(question)
             if kept is not None:
@@ -143,13 +146,15 @@ class LocalRequests:
             self._clock,
             pending.session,
             None if guarding is None else guarding.rights,
+            None
+            if guarding is None or guarding.auditing is None
+            else AuditedRequest(guarding.auditing, pending),
         )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):
             response = yield from response
-        amend, pending.session.amend = pending.session.amend, None
-        if amend is not None:
-            response = amend(response)
+        if guarding is not None:
+            response = yield from guarding.answered(pending, response)
         if key == ApiKey.API_VERSIONS:
             response = response.of_version(version)
         body = yield from encode_response_body_in_pieces(key, version, response)

@@ -178,6 +178,11 @@ class LongRequests:
             task.is_paused = False
             self._ready(task)
 
+    def contain(self, pending: Request, error: Exception) -> None:
+        """Close the connection of a request that could not be served, and give its block back."""
+        pending.give_block(self._pool)
+        self._contain(pending.session, error)
+
     def is_empty(self) -> bool:
         """Whether no piece can be worked on."""
         return not (self._fresh or self._short.ready or self._long.ready or self._large.ready)

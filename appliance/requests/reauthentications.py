@@ -18,6 +18,7 @@ from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.protocol.api_versions import ApiKey
+from appliance.requests.auditing import Auditing
 from appliance.requests.authentication import Authenticated, Authentication, State
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.session import Request, Session
@@ -60,9 +61,11 @@ class Reauthentications:
         failed_delay_ms: `connection.failed.authentication.delay.ms`.
         finish: takes an answer.
         refuse: ends the connection of a request.
+        auditing: takes what the audit journal records; None where there is no journal.
     """
 
     __slots__ = (
+        "_auditing",
         "_clock",
         "_failed_delay_ms",
         "_finish",
@@ -84,7 +87,9 @@ class Reauthentications:
         clock: Clock,
         finish: Finish,
         refuse: Refuse,
+        auditing: Auditing | None = None,
     ) -> None:
+        self._auditing = auditing
         self._frame_bytes_max = frame_bytes_max
         self._max_reauth_ms = max_reauth_ms
         self._failed_delay_ms = failed_delay_ms
@@ -117,11 +122,17 @@ class Reauthentications:
         pending = Request(session, block, int(ApiKey.SASL_AUTHENTICATE), 0, 0)
         session.enqueue(pending)
         if under_way.state is State.FAILED:
+            if self._auditing is not None:
+                self._auditing.failed(
+                    session, mechanism=under_way.mechanism, claimed=under_way.claimed, why=under_way.why
+                )
             self._fail_later(pending, under_way.why, answer)
             return True
         if under_way.state is State.DONE:
             assert under_way.result is not None
             session.lifetime = lifetime_of(lifetime.makers, under_way.result, began_ns=lifetime.began_ns)
+            if self._auditing is not None:
+                self._auditing.authenticated(session, mechanism=under_way.mechanism)
         self._finish(pending, [answer])
         return True
 

@@ -46,15 +46,11 @@ class Rights:
 
     def may(self, session: Session, operation: int, resource_type: int, name: str) -> bool:
         """Whether the session's principal may do that to the resource of this name."""
-        return self._authorizer.allows(
-            session.principal, rule_host(session.peer_host), operation, resource_type, name
-        )
+        return self._authorizer.allows(session.principal, session.host, operation, resource_type, name)
 
     def may_of_any(self, session: Session, operation: int, resource_type: int) -> bool:
         """Whether there may be a resource of this type to which the session's principal may do that."""
-        return self._authorizer.allows_any(
-            session.principal, rule_host(session.peer_host), operation, resource_type
-        )
+        return self._authorizer.allows_any(session.principal, session.host, operation, resource_type)
 
     def _made(self) -> Authorizer:
         return Authorizer(
@@ -65,8 +61,3 @@ class Rights:
 
 
 _FIRST: Final = 1
-
-
-def rule_host(host: str) -> str:
-    """The address as rules spell it: an IPv4 client of an IPv6 listener has a mapped address (`::ffff:10.0.0.1`)."""
-    return host[7:] if host.startswith("::ffff:") and "." in host else host

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from appliance.access.addresses import one_spelling
 from appliance.cluster import BrokerSlot
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.protocol.api_versions import ApiKey
@@ -74,21 +75,24 @@ class Session:
     """State only; the transport and the handlers change it.
 
     `amend` is of the request that is being served: only Produce requests are served side by side, and none of them has
-    one (`guards`).
+    one (`guards`). So is `audited`, the request itself if the audit journal records what becomes of it (`auditing`).
 
     Args:
         connection_id: never used again in the life of the appliance.
         number: small and unique among the open sessions of this process; the next session may get it again.
         slot: the broker slot whose port the client came to.
+        peer_host: the client's address as the kernel spells it; `host` is the same as rules are compared with it.
         told_host: the host to name to this client for every broker, instead of the one in the metadata image.
         told_port: the port of slot 0 to name to it, instead of the one in the image; slot n has the port plus n.
     """
 
     __slots__ = (
         "amend",
+        "audited",
         "client_id",
         "closed",
         "connection_id",
+        "host",
         "hung_up",
         "last_active_ns",
         "lifetime",
@@ -129,6 +133,7 @@ class Session:
         self.listener = listener
         self.peer_host = peer_host
         self.peer_port = peer_port
+        self.host = one_spelling(peer_host)
         self.told_host = told_host
         self.told_port = told_port
         self.client_id: str | None = None
@@ -145,6 +150,7 @@ class Session:
         )
         self.last_active_ns = now_ns
         self.amend: Amend | None = None
+        self.audited: Any = None
         self.hung_up = False  # the client has closed, and what it sent before is still served
         self.closed = False
         self.queue: list[Request] | None = None

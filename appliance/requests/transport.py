@@ -16,6 +16,7 @@ from appliance.ipc.agent import DutyCycle
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.process.agent import AgentProcess
 from appliance.requests.apis import Apis
+from appliance.requests.auditing import Auditing
 from appliance.requests.session import Session
 
 
@@ -68,6 +69,7 @@ class TransportHost:
         say_closed: writes a line about a session that was ended for what its client sent.
         report_sessions: tells the acceptor how many sessions there are.
         tidy: gives unused memory and files back; call it now and then while there are sessions.
+        auditing: is called when a session has its principal; None where there is no audit journal.
     """
 
     process: AgentProcess
@@ -79,3 +81,4 @@ class TransportHost:
     say_closed: Callable[[str], None]
     report_sessions: Callable[[int], None]
     tidy: Callable[[], None]
+    auditing: Auditing | None = None

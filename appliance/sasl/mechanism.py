@@ -34,7 +34,7 @@ class Exchange(ABC):
 
     Attributes:
         is_complete: whether the client has proved who it is, and no further token is expected.
-        principal: `User:alice`; valid when complete.
+        principal: `User:alice`; valid when complete. Before, whom the client claims to be, where that is known.
         expires_at_ms: when the client's credential ends, in milliseconds since 1970; None if it does not end. Valid
             when complete.
     """

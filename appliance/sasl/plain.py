@@ -44,6 +44,7 @@ class PlainExchange(Exchange):
             raise AuthenticationFailed("Authentication failed: username not specified")
         if not password:
             raise AuthenticationFailed("Authentication failed: password not specified")
+        self.principal = f"User:{name}"
         expected = self._passwords().get(name)
         # The hashes are of one length, and there are two of them for an unknown name as well.
         is_same = hmac.compare_digest(_hashed(password), _hashed(expected or ""))
@@ -51,7 +52,6 @@ class PlainExchange(Exchange):
             raise AuthenticationFailed(_INVALID)
         if authorization_id and authorization_id != name:
             raise AuthenticationFailed(_OTHER_ID)
-        self.principal = f"User:{name}"
         self.is_complete = True
         return b""
 

@@ -206,3 +206,25 @@ def test_a_filter_of_nothing_means_every_rule_and_one_of_all_its_parts_means_it(
     )
     assert whole.matches(acl)
     assert not AclFilter(principal="User:nobody").matches(acl)
+
+
+@pytest.mark.parametrize("spelled", ["::ffff:10.0.0.1", "::FFFF:a00:1"])
+def test_a_rule_for_a_mapped_address_counts_for_the_ipv4_address(spelled: str) -> None:
+    assert may(authorizer(rule(host=spelled)), AclOperation.READ)
+    denying = authorizer(rule(host=spelled, allow=False), rule())
+    assert not may(denying, AclOperation.READ)
+    assert may(denying, AclOperation.READ, host="10.0.0.2")
+
+
+def test_a_rule_in_javas_spelling_counts_for_the_ipv6_address() -> None:
+    decider = authorizer(rule(host="2001:DB8:0:0:0:0:0:1"))
+    assert may(decider, AclOperation.READ, host="2001:db8::1")
+    assert not may(decider, AclOperation.READ, host="2001:db8::2")
+    assert decider.allows_any(ALICE, "2001:db8::1", int(AclOperation.READ), TOPIC)
+
+
+def test_a_filter_finds_a_rule_by_any_spelling_of_its_host() -> None:
+    spelled = rule(host="2001:DB8:0:0:0:0:0:1")
+    assert AclFilter(host="2001:db8::1").matches(spelled)
+    assert not AclFilter(host="2001:db8::2").matches(spelled)
+    assert not AclFilter(host="*").matches(spelled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -77,8 +78,27 @@ def test_names_become_what_kafkas_own_mapper_makes_of_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "rules", ["RULE:CN=(.*)/$1", "RULE:(/$1/", "DEFAULTS", "RULE:a/b/L x", "default", "RULE:a/b/c/L"]
+    "rules",
+    [
+        "RULE:CN=(.*)/$1",
+        "RULE:(/$1/",
+        "DEFAULTS",
+        "RULE:a/b/L x",
+        "default",
+        "RULE:a/b/c/L",
+        "RULE:(?=CN)(.*)/$1/",
+        "RULE:(.)\\1/$1/",
+    ],
 )
 def test_a_rule_that_cannot_be_read_is_refused(rules: str) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.principal\.mapping\.rules: invalid"):
         parse_rules(rules)
+
+
+def test_no_name_holds_up_a_rule() -> None:
+    # An engine that backtracks needs 2**1000 steps for the first of them.
+    for pattern in (r"^CN=(a+)+,O=x$", r"^CN=(.*?,)*(.*?,)*(.*?,)*O=x$"):
+        rules = parse_rules(f"RULE:{pattern}/$1/")
+        began = time.process_time()
+        assert principal_name(rules, "CN=" + "a" * 1000 + ",y" * 10_000) is None
+        assert time.process_time() - began < 5

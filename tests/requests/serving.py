@@ -11,6 +11,7 @@ from uuid import UUID
 
 import zmq
 
+from appliance.audit.recorder import Recorder
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import SERVING_INCARNATION
@@ -18,8 +19,10 @@ from appliance.channels.request_channel import OP, Op
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock
-from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import Settings
+from appliance.config.sections.access import STANDARD, AccessSettings
+from appliance.config.sections.audit import AuditSettings
 from appliance.ipc.agent import Timers
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
@@ -29,6 +32,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.requests.answer import Piece
 from appliance.requests.apis import Apis
+from appliance.requests.auditing import Auditing
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
@@ -53,9 +57,19 @@ class Serving:
     peers: Mapping[Role, int] = {IOPROC: 1}
     """What else there is, in which life."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        acls: tuple[AclBinding, ...] | None = None,
+        audit_events: tuple[str, ...] = (),
+    ) -> None:
+        """With `acls` requests are checked against them; `journal` has the lines of the audit journal."""
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=1))
+        if acls is not None:
+            settings = replace(settings, access=AccessSettings(authorizer=STANDARD))
+        self.acls = acls or ()
         self.settings = settings
         self._memory = new_private_directory()
         bells = {role: Doorbell.create_eventfd() for role in (NETPROC, *self.peers)}
@@ -75,6 +89,16 @@ class Serving:
         self.pool = BufferPool(self.attachment.pool.view)
         self.clock = ManualClock()
         self.timers = Timers()
+        self.journal: list[bytes] = []
+        self.recorder: Recorder | None = None
+        if audit_events:
+            self.recorder = Recorder(
+                AuditSettings(events=audit_events),
+                self.clock,
+                process="netproc 0",
+                after_ms=self.timers.after_ms,
+                send=self._to_journal,
+            )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._link = ControllerLink(wiring, NETPROC, 1, context=self._context)
         self.routes = TopicRoutes(self.attachment.image, workers=settings.io.workers)
@@ -114,7 +138,12 @@ class Serving:
             clock=self.clock,
             complain=lambda _: True,
             timers=self.timers,
+            auditing=None if self.recorder is None else Auditing(self.recorder),
         )
+
+    def _to_journal(self, lines: bytes) -> bool:
+        self.journal.append(lines)
+        return True
 
     def close(self) -> None:
         self._files.close()
@@ -131,7 +160,9 @@ class Serving:
         """Another version of the image, otherwise the same."""
         topics = self.topics()
         slots = (BrokerSlot(0, "left", 9092), BrokerSlot(1, "right", 9093))
-        self._publisher.publish(ClusterImage(self._publisher.version + 1, "c", 0, 7, slots, topics))
+        self._publisher.publish(
+            ClusterImage(self._publisher.version + 1, "c", 0, 7, slots, topics, acls=self.acls)
+        )
 
     def local_requests(self, handlers: Mapping[int, LocalHandler]) -> LocalRequests:
         return LocalRequests(
@@ -195,9 +226,9 @@ class Serving:
 
 
 @contextmanager
-def serving(data_dir: Path) -> Iterator[Serving]:
+def serving(data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None) -> Iterator[Serving]:
     """Yield one that is closed afterwards."""
-    made = Serving(data_dir)
+    made = Serving(data_dir, acls=acls)
     try:
         yield made
     finally:

@@ -226,7 +226,7 @@ def test_an_incremental_answer_mentions_what_has_news_and_nothing_else(bench: Be
     known: list[SessionPartition] = []
     first = items()
     known += [item.wanted for item in first]
-    session = FetchSession(7, known, uses_topic_ids=False)
+    session = FetchSession(7, known, principal="User:a", uses_topic_ids=False)
     turn = SessionTurn(session, tuple(known), incremental=True)
 
     def mentioned(changed: list[FetchItem]) -> list[int]:
@@ -262,7 +262,7 @@ def test_without_a_session_every_partition_is_mentioned_each_time(bench: Bench) 
 
 def test_partitions_that_had_records_are_looked_at_last_next_time(bench: Bench) -> None:
     items = [bench.item(0, 100), bench.item(1), bench.item(2, 100), bench.item(3, 100, first_batch_bytes=100)]
-    session = FetchSession(7, [item.wanted for item in items], uses_topic_ids=False)
+    session = FetchSession(7, [item.wanted for item in items], principal="User:a", uses_topic_ids=False)
     bench.respond(items, turn=SessionTurn(session, ()), max_bytes=200)
     assert [index for _, index in session.partitions] == [1, 3, 0, 2], "the last one had no room"
     bench.process.responses()

@@ -31,8 +31,17 @@ def turn(
     forgotten: tuple[PartitionKey, ...] = (),
     by_id: bool = False,
     now_ms: int = 0,
+    principal: str = "User:alice",
 ) -> SessionTurn:
-    return sessions.turn(session_id, epoch, partitions, forgotten, uses_topic_ids=by_id, now_ms=now_ms)
+    return sessions.turn(
+        session_id,
+        epoch,
+        partitions,
+        forgotten,
+        principal=principal,
+        uses_topic_ids=by_id,
+        now_ms=now_ms,
+    )
 
 
 def test_a_request_without_session_is_answered_whole_and_forgotten() -> None:
@@ -61,6 +70,16 @@ def test_a_lost_response_is_noticed_by_the_epoch() -> None:
 
 def test_an_unknown_session_is_refused() -> None:
     assert turn(FetchSessions(10), 99, 1).error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_another_principal_neither_uses_nor_ends_a_session() -> None:
+    sessions = FetchSessions(10)
+    made = turn(sessions, 0, INITIAL_EPOCH, wanted(0))
+    guessed = turn(sessions, made.session_id, 1, principal="User:mallory")
+    assert (guessed.error, guessed.partitions) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
+    for epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        assert turn(sessions, made.session_id, epoch, principal="User:mallory").error == 0
+    assert [p.partition for p in turn(sessions, made.session_id, 1).partitions] == [0]
 
 
 def test_names_and_ids_do_not_mix_in_one_session() -> None:

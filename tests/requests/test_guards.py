@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.requests.guards.table import GUARDS, IN_THEIR_HANDLERS, OPEN_TO_ALL
-from appliance.requests.rights import rule_host
 
 
 def test_every_served_api_is_guarded_once() -> None:
@@ -12,12 +11,3 @@ def test_every_served_api_is_guarded_once() -> None:
     assert GUARDS.keys() | IN_THEIR_HANDLERS | OPEN_TO_ALL == served
     assert not GUARDS.keys() & IN_THEIR_HANDLERS
     assert not OPEN_TO_ALL & (GUARDS.keys() | IN_THEIR_HANDLERS)
-
-
-def test_a_rule_for_an_ipv4_address_counts_for_a_client_of_an_ipv6_listener() -> None:
-    assert rule_host("::ffff:10.0.0.1") == "10.0.0.1"
-    assert [rule_host(host) for host in ("10.0.0.1", "::1", "2001:db8::ffff:1")] == [
-        "10.0.0.1",
-        "::1",
-        "2001:db8::ffff:1",
-    ]

@@ -23,7 +23,13 @@ from appliance.channels.request_channel import (
 )
 from appliance.channels.roles import COORDINATOR, Role
 from appliance.channels.wiring import Attachment
-from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE, PartitionImage, TopicImage
+from appliance.cluster import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    AclBinding,
+    PartitionImage,
+    TopicImage,
+)
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import Received
 from appliance.ipc.buffer_pool import BufferPool
@@ -92,8 +98,14 @@ class Transacting(Serving):
 
     peers: Mapping[Role, int] = {IOPROC: 1, COORDINATOR: 1}
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir)
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        acls: tuple[AclBinding, ...] | None = None,
+        audit_events: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(data_dir, acls=acls, audit_events=audit_events)
         self._coordinator = Attachment(self._wiring, COORDINATOR, 1, {NETPROC: 1})
         assert self._coordinator.pool is not None
         self.coordinator = RequestLines(self._coordinator, BufferPool(self._coordinator.pool.view))
@@ -250,9 +262,11 @@ class Transacting(Serving):
 
 
 @contextmanager
-def transacting(data_dir: Path) -> Iterator[Transacting]:
+def transacting(
+    data_dir: Path, *, acls: tuple[AclBinding, ...] | None = None, audit_events: tuple[str, ...] = ()
+) -> Iterator[Transacting]:
     """Yield one that is closed afterwards."""
-    made = Transacting(data_dir)
+    made = Transacting(data_dir, acls=acls, audit_events=audit_events)
     made.free_bytes = made.pool.free_bytes()
     try:
         yield made

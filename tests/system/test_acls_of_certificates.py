@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,9 +21,11 @@ USERS = ("admin", "alice", "bob")
 
 
 class Scene:
-    """An appliance with a listener that wants certificates, and three users."""
+    """An appliance with a listener that wants certificates, and three users; `settings` are further ones."""
 
-    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def __init__(
+        self, tmp_path_factory: pytest.TempPathFactory, settings: Mapping[str, object] | None = None
+    ) -> None:
         directory = tmp_path_factory.mktemp("users")
         self.authority = Authority(directory / "pki")
         server = self.authority.server()
@@ -42,6 +44,7 @@ class Scene:
                 "ssl.principal.mapping.rules": "RULE:^.*CN=([a-z]+).*$/$1/",
                 "authorizer.class.name": AUTHORIZER,
                 "super.users": "User:admin",
+                **(settings or {}),
             },
         )
 

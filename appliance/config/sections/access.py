@@ -8,7 +8,8 @@ from typing import Final
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
-_STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The authorizer of Apache Kafka that decides by the ACLs of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class AccessSettings:
     authorizer: str = option(
         "",
         "authorizer.class.name",
-        choices=("", _STANDARD),
+        choices=("", STANDARD),
         doc="With the name of Kafka's authorizer, the appliance checks each request against ACLs. If "
         "the option is empty, everybody may do everything.",
     )

@@ -23,6 +23,9 @@ from appliance.control.store.znode_tree import (
 from appliance.errors import CorruptFile
 from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
 
+_FIELDS_BYTES: Final = 96
+"""Of a rule in its node: names of fields, permission and operation."""
+
 Resource = tuple[int, int, str]
 """Resource type, pattern type and name: what a node is for."""
 
@@ -68,6 +71,11 @@ def acl_alteration(
         return [SetData(path, data)]
     made: list[Operation] = [] if has_folder else [Create(folder)]
     return [*made, Create(path, data)]
+
+
+def written_bytes(acl: AclBinding) -> int:
+    """Return how many bytes a rule has in its node, at most."""
+    return len(encode((acl.principal, acl.host))) + _FIELDS_BYTES
 
 
 def folders(store: MetadataStore) -> set[tuple[int, int]]:

@@ -49,11 +49,12 @@ class ClusterState:
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
-    `shown_acls`: all rules, as the next image has them. `user_configs`: user → what was set there; `scram`: the
-    credentials among that, `shown_scram`: all of them, as the next image has them.
+    `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them. `user_configs`: user →
+    what was set there; `scram`: the credentials among that, `shown_scram`: all of them, as the next image has them.
     """
 
     __slots__ = (
+        "acl_bytes",
         "acl_folders",
         "acls",
         "broker_configs",
@@ -82,6 +83,7 @@ class ClusterState:
         self.group_configs: dict[str, dict[str, str]] = {}
         self.acls: dict[Resource, frozenset[AclBinding]] = {}
         self.acl_folders: set[tuple[int, int]] = set()
+        self.acl_bytes = 0
         self.shown_acls: tuple[AclBinding, ...] = ()
         self.user_configs: dict[str, dict[str, str]] = {}
         self.scram: dict[ScramKey, ScramCredential] = {}

@@ -28,8 +28,14 @@ from appliance.channels.control_channel import (
 )
 from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
-from appliance.control.controller.acl_commands import check_filter, check_new
-from appliance.control.controller.acl_store import Resource, acl_alteration, all_of, resource_of
+from appliance.control.controller.acl_commands import check_filter, check_new, text_bytes
+from appliance.control.controller.acl_store import (
+    Resource,
+    acl_alteration,
+    all_of,
+    resource_of,
+    written_bytes,
+)
 from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
@@ -236,21 +242,29 @@ class Deciding:
 
     def _plan_acls(self, turn: Turn, sender: bytes, number: int, request: AlterAcls) -> None:
         acls = dict(self._state.acls)
-        count = sum(map(len, acls.values()))
+        count, all_bytes = sum(map(len, acls.values())), self._state.acl_bytes
         touched: dict[Resource, None] = {}
+        node_bytes: dict[Resource, int] = {}
         created: list[AclOutcome] = []
         for acl in request.created:
+            resource = resource_of(acl)
+            before = acls.get(resource, frozenset())
+            if acl in before:
+                created.append(AclOutcome())
+                continue
+            if resource not in node_bytes:
+                node_bytes[resource] = sum(map(written_bytes, before))
+            resource_bytes = node_bytes[resource] + written_bytes(acl)
             try:
-                check_new(acl, count=count)
+                check_new(acl, count=count, all_bytes=all_bytes, resource_bytes=resource_bytes)
             except RejectedRequest as refusal:
                 created.append(AclOutcome(refusal.code, refusal.message))
                 continue
-            resource = resource_of(acl)
-            before = acls.get(resource, frozenset())
-            if acl not in before:
-                acls[resource] = before | {acl}
-                touched[resource] = None
-                count += 1
+            acls[resource] = before | {acl}
+            touched[resource] = None
+            node_bytes[resource] = resource_bytes
+            count += 1
+            all_bytes += text_bytes(acl)
             created.append(AclOutcome())
         deleted: list[AclOutcome] = []
         doomed: set[AclBinding] = set()
@@ -278,6 +292,7 @@ class Deciding:
             return
         state = self._state
         stored, shown, known_folders = state.acls, state.shown_acls, state.acl_folders
+        stored_bytes = state.acl_bytes
         state.acl_folders = set(known_folders)
         for resource in touched:
             folder = resource[:2]
@@ -288,13 +303,17 @@ class Deciding:
                 has_folder=folder in state.acl_folders,
             )
             state.acl_folders.add(folder)
-        # New mappings: what fails is undone by taking the old ones back.
-        state.acls = {resource: some for resource, some in acls.items() if some}
+            state.acl_bytes += sum(map(text_bytes, acls[resource])) - sum(
+                map(text_bytes, stored.get(resource, ()))
+            )
+        # New mappings: what fails is undone by taking the old ones back. A node without rules may have been there.
+        state.acls = {resource: some for resource, some in acls.items() if some or resource not in touched}
         state.shown_acls = all_of(state.acls.values())
         turn.access_altered = True
 
         def undo() -> None:
             state.acls, state.shown_acls, state.acl_folders = stored, shown, known_folders
+            state.acl_bytes = stored_bytes
 
         turn.undo.append(undo)
 

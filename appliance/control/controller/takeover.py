@@ -30,6 +30,7 @@ from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config.dynamic import SLOT_STOPPED
 from appliance.config.sections.listeners import PLAINTEXT, Listener
+from appliance.control.controller.acl_commands import text_bytes
 from appliance.control.controller.acl_store import all_of, folders, load_acls
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs, load_group_configs
@@ -220,6 +221,7 @@ def take_over(
     state.user_configs = load_user_configs(store)
     state.scram = scram_of(state.user_configs)
     state.shown_scram = tuple(sorted(state.scram.values()))
+    state.acl_bytes = sum(map(text_bytes, state.shown_acls))
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:

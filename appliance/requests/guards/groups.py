@@ -15,8 +15,10 @@ from appliance.protocol.apis.consumer_group_describe import (
     DescribedConsumerGroup,
 )
 from appliance.protocol.apis.consumer_group_heartbeat import (
+    AssignedTopicPartitions,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatAssignment,
 )
 from appliance.protocol.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest
 from appliance.protocol.apis.describe_groups import (
@@ -290,7 +292,7 @@ def delete_groups(request: DeleteGroupsRequest, caller: Caller) -> Steps[Verdict
 
 def list_groups(request: Any, caller: Caller) -> Steps[Verdict]:
     """All of them with DESCRIBE on the cluster; else those that one may DESCRIBE."""
-    if caller.may_of_cluster(AclOperation.DESCRIBE):
+    if caller.might_of_cluster(AclOperation.DESCRIBE):
         return None
     yield None
 
@@ -302,13 +304,30 @@ def list_groups(request: Any, caller: Caller) -> Steps[Verdict]:
 
 
 def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, caller: Caller) -> Steps[Verdict]:
-    """READ on the group, DESCRIBE on each topic to which the member subscribes by name."""
+    """READ on the group, DESCRIBE on each topic to which the member subscribes by name.
+
+    A regular expression matches every topic at the coordinator, which knows no principals. What the member may not
+    describe is taken out of its assignment here, so it neither learns the ids nor waits for topics that Metadata hides.
+    """
     if not caller.may(AclOperation.READ, _GROUP, request.group_id):
         return Refused(ConsumerGroupHeartbeatResponse(error_code=_DENIED))
     _allowed, denied = yield from caller.split(
         request.subscribed_topic_names or (), lambda name: caller.may(AclOperation.DESCRIBE, _TOPIC, name)
     )
-    return Refused(ConsumerGroupHeartbeatResponse(error_code=_TOPIC_DENIED)) if denied else None
+    if denied:
+        return Refused(ConsumerGroupHeartbeatResponse(error_code=_TOPIC_DENIED))
+
+    def is_seen(topic: AssignedTopicPartitions) -> bool:
+        name = None if topic.topic_id is None else caller.name_of(topic.topic_id)
+        return name is None or caller.may(AclOperation.DESCRIBE, _TOPIC, name)
+
+    def amend(response: ConsumerGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
+        if response.assignment is None:
+            return response
+        seen = tuple(filter(is_seen, response.assignment.topic_partitions))
+        return replace(response, assignment=HeartbeatAssignment(seen))
+
+    return Narrowed(request, amend)
 
 
 def consumer_group_describe(request: ConsumerGroupDescribeRequest, caller: Caller) -> Steps[Verdict]:

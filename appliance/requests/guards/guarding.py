@@ -14,12 +14,13 @@ from appliance.ipc.agent import Timers
 from appliance.protocol.headers import RequestHeader
 from appliance.protocol.messages import decode_request_in_pieces, decode_response, encode_request_body
 from appliance.requests.answer import Piece
+from appliance.requests.auditing import Auditing
 from appliance.requests.guards.table import GUARDS
 from appliance.requests.guards.verdict import Caller, Refused, Verdict
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.rights import Rights
-from appliance.requests.session import Amend, Request
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
 
@@ -39,24 +40,28 @@ class Denied(Exception):
 
 
 class Guarding:
-    """The guards of one network process that checks rights.
+    """The guards of one network process that checks rights, or that records changes in the audit journal.
 
     Args:
+        rights: None where everybody may do everything.
         finish: takes the answers of refused requests.
+        auditing: None where there is no journal.
     """
 
-    __slots__ = ("_finish", "_long", "_routes", "_timers", "rights")
+    __slots__ = ("_finish", "_long", "_routes", "_timers", "auditing", "rights")
 
     def __init__(
         self,
-        rights: Rights,
+        rights: Rights | None,
         routes: TopicRoutes,
         *,
         long: LongRequests,
         timers: Timers,
         finish: Finish,
+        auditing: Auditing | None = None,
     ) -> None:
         self.rights = rights
+        self.auditing = auditing
         self._routes = routes
         self._long = long
         self._timers = timers
@@ -68,18 +73,35 @@ class Guarding:
         Raises:
             Denied: nothing is left.
         """
+        auditing, rights = self.auditing, self.rights
+        if auditing is not None:
+            auditing.asked(pending, request)
         verdict: Verdict = None
         guard = _GUARDS.get(pending.api_key)
-        if guard is not None:
-            verdict = yield from guard(
-                request, Caller(pending.session, pending.version, self.rights, self._routes)
-            )
+        if guard is not None and rights is not None:
+            caller = Caller(pending.session, pending.version, rights, self._routes)
+            verdict = yield from guard(request, caller)
+            denied, caller.denied = caller.denied, None
+            if auditing is not None and verdict is not None:
+                for operation, kind, name in denied or ():
+                    auditing.denied(pending, operation, kind, name)
         if verdict is None:
             return request
         if isinstance(verdict, Refused):
+            pending.session.audited = None  # the refusal says it all
             raise Denied(verdict.response)
         pending.session.amend = verdict.amend
         return verdict.request
+
+    def answered(self, pending: Request, response: Any) -> Steps[Any]:
+        """The response that the client gets, for a request that was `judged`."""
+        session = pending.session
+        amend, session.amend = session.amend, None
+        if amend is not None:
+            response = amend(response)
+        if session.audited is not None and self.auditing is not None:
+            yield from self.auditing.answered(pending, response)
+        return response
 
     def before(self, begin: Begin) -> Begin:
         """What takes the requests of an API in the place of `begin`, for coordinators."""
@@ -117,8 +139,12 @@ class Guarding:
             pending.block = block
             if pending.session.closed:
                 self._finish(pending, [])
-            else:
+                return
+            try:
                 begin(end)
+            except Exception as error:
+                # A timer's action runs in the duty cycle, where an error would end the process with every session.
+                self._long.contain(pending, error)
 
         self._timers.after_ms(0, go_on)
 
@@ -127,19 +153,24 @@ class Guarding:
 
         def finish_amended(pending: Request, answer: list[Piece]) -> None:
             session = pending.session
-            amend = session.amend
-            if amend is None or not answer or session.closed:
+            if session.amend is None and session.audited is None:
                 finish(pending, answer)
                 return
-            session.amend = None
+            if not answer or not all(answer) or session.closed:
+                session.amend = session.audited = None
+                finish(pending, answer)
+                return
             (frame,) = answer
             assert isinstance(frame, bytes)
-            steps = self._amended(finish, pending, frame, amend)
+            steps = self._amended(finish, pending, frame)
             if len(frame) > AMENDED_AT_ONCE_BYTES:
                 self._timers.after_ms(0, lambda: self._begin_amending(finish, pending, steps, len(frame)))
-            else:
+                return
+            try:
                 for _ in steps:
                     pass
+            except Exception as error:
+                self._long.contain(pending, error)
 
         return finish_amended
 
@@ -149,7 +180,12 @@ class Guarding:
         else:
             self._long.begin(pending, steps, size_bytes)
 
-    def _amended(self, finish: Finish, pending: Request, frame: bytes, amend: Amend) -> Steps[None]:
+    def _amended(self, finish: Finish, pending: Request, frame: bytes) -> Steps[None]:
         _, response = decode_response(pending.api_key, pending.version, memoryview(frame))
         yield None
-        yield from answering(finish, pending, amend(response))
+        is_amended = pending.session.amend is not None
+        response = yield from self.answered(pending, response)
+        if is_amended:
+            yield from answering(finish, pending, response)
+        else:
+            finish(pending, [frame])

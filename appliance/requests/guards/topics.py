@@ -86,7 +86,7 @@ def list_offsets(request: ListOffsetsRequest, caller: Caller) -> Steps[Verdict]:
 
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, caller: Caller) -> Steps[Verdict]:
     """CLUSTER_ACTION on the cluster, or DESCRIBE on each topic."""
-    if caller.may_of_cluster(AclOperation.CLUSTER_ACTION):
+    if caller.might_of_cluster(AclOperation.CLUSTER_ACTION):
         return None
     allowed, denied = yield from caller.split(
         request.topics, lambda topic: caller.may(AclOperation.DESCRIBE, _TOPIC, topic.topic)
@@ -140,7 +140,7 @@ def describe_producers(request: DescribeProducersRequest, caller: Caller) -> Ste
 
 def create_topics(request: CreateTopicsRequest, caller: Caller) -> Steps[Verdict]:
     """CREATE on the cluster, or on each topic. Who may not see the settings of a topic is not told them."""
-    of_all = caller.may_of_cluster(AclOperation.CREATE)
+    of_all = caller.might_of_cluster(AclOperation.CREATE)
     allowed, denied = yield from caller.split(
         request.topics, lambda topic: of_all or caller.may(AclOperation.CREATE, _TOPIC, topic.name)
     )
@@ -167,16 +167,18 @@ def create_topics(request: CreateTopicsRequest, caller: Caller) -> Steps[Verdict
 
 def delete_topics(request: DeleteTopicsRequest, caller: Caller) -> Steps[Verdict]:
     """DELETE on the cluster or on each topic. Who names one by its id, and may not see it, does not learn its name."""
-    if caller.may_of_cluster(AclOperation.DELETE):
+    if caller.might_of_cluster(AclOperation.DELETE):
         return None
     told: list[DeletableTopicResult] = []
 
     def is_allowed(topic: TopicSelector) -> bool:
         name = topic.name if topic.topic_id is None else caller.named(topic)
-        if name is None or caller.may(AclOperation.DELETE, _TOPIC, name):
+        if name is None:
             return True
-        sees = caller.may(AclOperation.DESCRIBE, _TOPIC, name)
+        sees = caller.might(AclOperation.DESCRIBE, _TOPIC, name)
         if sees and not caller.exists(name):
+            return True
+        if caller.may(AclOperation.DELETE, _TOPIC, name):
             return True
         seen = topic.topic_id is None or sees
         told.append(DeletableTopicResult(name if seen else None, topic.topic_id, _DENIED, _MESSAGE))

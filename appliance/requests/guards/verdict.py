@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from appliance.requests.rights import Rights
@@ -22,27 +23,50 @@ from appliance.requests.topic_routes import TopicRoutes
 
 T = TypeVar("T")
 
+DENIED_MAX = 1_000
+"""Denials of one request that are noted."""
 _PIECE = 64
 
 
-class Caller:
-    """Who sends the request, and what he may do."""
+Denial = tuple[AclOperation, ResourceType, str]
+"""The operation, and the type and the name of the resource."""
 
-    __slots__ = ("_rights", "_routes", "_session", "version")
+
+class Caller:
+    """Who sends the request, and what he may do.
+
+    `may` notes what it denies, for the audit journal, in `denied` until that becomes None. `might` notes nothing: it is
+    for what the request does not name, and where another operation would do.
+    """
+
+    __slots__ = ("_rights", "_routes", "_session", "denied", "version")
 
     def __init__(self, session: Session, version: int, rights: Rights, routes: TopicRoutes) -> None:
         self._session = session
         self._rights = rights
         self._routes = routes
         self.version = version
+        self.denied: list[Denial] | None = []
 
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Whether the session's principal may do that to the resource of this name."""
+        if self._rights.may(self._session, operation, resource_type, name):
+            return True
+        if self.denied is not None and len(self.denied) < DENIED_MAX:
+            self.denied.append((operation, resource_type, name))
+        return False
+
+    def might(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """`may`, and the journal does not hear of it."""
         return self._rights.may(self._session, operation, resource_type, name)
 
     def may_of_cluster(self, operation: AclOperation) -> bool:
         """`may`, of the cluster."""
-        return self._rights.may(self._session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def might_of_cluster(self, operation: AclOperation) -> bool:
+        """`might`, of the cluster."""
+        return self.might(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def may_of_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of the type to which the session's principal may do that."""
@@ -52,7 +76,11 @@ class Caller:
         """The name of a topic that a request names by `name`, or by `topic_id`; None where no topic has the id."""
         if topic.name:
             return str(topic.name)
-        route = self._routes.by_id(topic.topic_id)
+        return self.name_of(topic.topic_id)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of the topic with an id; None where there is none."""
+        route = self._routes.by_id(topic_id)
         return None if route is None else route.image.name
 
     def exists(self, topic: str) -> bool:

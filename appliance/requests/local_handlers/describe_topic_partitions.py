@@ -41,7 +41,9 @@ def describe_topic_partitions(
         if not number % 32:
             yield None
         topic = topics.get(name)
-        if not view.sees(name):
+        if number:
+            first = 0
+        if not (view.sees_named(name) if request.topics else view.sees(name)):
             if request.topics:
                 described.append(DescribedTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
             continue
@@ -61,7 +63,6 @@ def describe_topic_partitions(
         room -= max(0, until - first)
         if until < len(topic.partitions):
             return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, until))
-        first = 0
     return DescribeTopicPartitionsResponse(tuple(described))
 
 

@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from itertools import islice
 from uuid import UUID
 
+from appliance.audit.changes import TOPIC
+from appliance.audit.entry import resource
 from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
+from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.apis.metadata import (
     UNKNOWN_OPERATIONS,
     MetadataBroker,
@@ -59,6 +62,12 @@ def metadata(request: MetadataRequest, view: LocalView) -> Steps[MetadataRespons
         answer = yield Ask(CreateTopics(topics, automatic=True), CREATE_TIMEOUT_MS)
         if isinstance(answer, TopicOutcomes):
             errors.update({outcome.name: outcome.error for outcome in answer.outcomes})
+            if view.audited is not None:
+                created = [
+                    resource(TOPIC, outcome.name, outcome.error, {"automatic": "true"})
+                    for outcome in answer.outcomes
+                ]
+                yield from view.audited.changed(created)
     response = yield from _respond(request, view, errors)
     return response
 
@@ -139,7 +148,7 @@ def _wanted(
                 yield route.image
             continue
         name = selector.name or ""
-        if not view.sees(name):
+        if not view.sees_named(name):
             yield MetadataTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name)
             continue
         known = image.topics.get(name)
@@ -153,6 +162,8 @@ def _wanted(
             error = int(ErrorCode.LEADER_NOT_AVAILABLE)  # somebody else's creation is not published yet
         elif request.allow_auto_topic_creation and _creates(view) and not view.creates(name):
             error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if view.audited is not None:
+                view.audited.denied(AclOperation.CREATE, ResourceType.TOPIC, name)
         # Kafka tells the rights to a topic that does not exist, too.
         operations = (
             view.topic_operations(name)

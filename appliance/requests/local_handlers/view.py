@@ -15,6 +15,7 @@ from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
+from appliance.requests.auditing import AuditedRequest
 from appliance.requests.rights import Rights
 from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
@@ -72,6 +73,7 @@ class LocalView(msgspec.Struct, frozen=True):
     clock: Clock
     session: Session
     rights: Rights | None = None
+    audited: AuditedRequest | None = None
 
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do that to the resource of this name."""
@@ -81,6 +83,14 @@ class LocalView(msgspec.Struct, frozen=True):
     def sees(self, topic: str) -> bool:
         """Whether the client may know of the topic."""
         return self.rights is None or self.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    def sees_named(self, topic: str) -> bool:
+        """`sees`, of a topic that the request names: the audit journal hears of a denial."""
+        if self.sees(topic):
+            return True
+        if self.audited is not None:
+            self.audited.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+        return False
 
     def creates(self, topic: str) -> bool:
         """Whether the client may create a topic of this name."""

@@ -47,6 +47,7 @@ from appliance.protocol.fetch_request import (
     parse_fetch,
 )
 from appliance.protocol.leader_epoch import leader_epoch_fault
+from appliance.requests.auditing import Auditing
 from appliance.requests.cursors import Cursors
 from appliance.requests.fetch_session import FetchSessions, SessionPartition, SessionTurn
 from appliance.requests.log_handlers.fetch_item import FetchItem
@@ -55,7 +56,7 @@ from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
-from appliance.requests.session import Request, Session
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerClient
@@ -94,8 +95,10 @@ class FetchHandler:
         partitions_max: int,
         complain: Callable[[str], bool],
         rights: Rights | None = None,
+        auditing: Auditing | None = None,
     ) -> None:
         self._rights = rights
+        self._auditing = auditing
         self._routes = routes
         self._lines = lines
         self._table = table
@@ -136,7 +139,7 @@ class FetchHandler:
 
     def _go(self, pending: Request, request: FetchRequest) -> None:
         now_ns = self._clock.monotonic_ns()
-        turn = self._turn(request, now_ns // NS_PER_MS)
+        turn = self._turn(request, pending.session.principal, now_ns // NS_PER_MS)
         if turn.error:
             self._responder.refuse(pending, turn.error)
             return
@@ -149,7 +152,7 @@ class FetchHandler:
         self._lines.enter(partitioned)
         pending.drop = partitioned.dropped
         partitioned.items = tuple(
-            FetchItem(wanted, self._route(wanted, pending.session)) for wanted in turn.partitions
+            FetchItem(wanted, self._route(wanted, pending)) for wanted in turn.partitions
         )
         self.look(partitioned)
 
@@ -163,7 +166,7 @@ class FetchHandler:
                 self._purgatory.cancel(partitioned)
                 partitioned.hurried()
 
-    def _turn(self, request: FetchRequest, now_ms: int) -> SessionTurn:
+    def _turn(self, request: FetchRequest, principal: str, now_ms: int) -> SessionTurn:
         wanted = tuple(
             SessionPartition(
                 p.topic,
@@ -182,15 +185,19 @@ class FetchHandler:
             request.session_epoch,
             wanted,
             ((p.topic, p.partition) for p in request.forgotten),
+            principal=principal,
             uses_topic_ids=request.version >= FIRST_BY_TOPIC_ID,
             now_ms=now_ms,
         )
 
-    def _route(self, wanted: SessionPartition, session: Session) -> PartitionRoute | int:
+    def _route(self, wanted: SessionPartition, pending: Request) -> PartitionRoute | int:
+        session = pending.session
         topic = self._routes.of(wanted.topic)
         if self._rights is not None:
             name = wanted.topic if topic is None else topic.image.name
             if isinstance(name, str) and not self._rights.may(session, _READ, _TOPIC, name):
+                if self._auditing is not None:
+                    self._auditing.denied(pending, _READ, _TOPIC, name)
                 return _DENIED
         if topic is None:
             by_name = isinstance(wanted.topic, str)

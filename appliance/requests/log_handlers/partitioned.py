@@ -129,10 +129,9 @@ class PartitionedHandler(ABC):
 
     def _answer(self, pending: Request, response: object) -> Steps[None]:
         """The client gets `response`."""
-        amend, pending.session.amend = pending.session.amend, None
-        if amend is not None:
-            response = amend(response)
-        return answering(self._finish, pending, response)
+        if self._guarding is not None:
+            response = yield from self._guarding.answered(pending, response)
+        yield from answering(self._finish, pending, response)
 
 
 def operation(

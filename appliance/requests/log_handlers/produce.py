@@ -45,6 +45,7 @@ from appliance.protocol.produce import (
     encode_produce_response,
     parse_produce,
 )
+from appliance.requests.auditing import Auditing
 from appliance.requests.leader_hints import with_hints
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
@@ -100,7 +101,16 @@ _EXPLAINED: Final = frozenset(
 class ProduceHandler:
     """Serves Produce for one network process."""
 
-    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_rights", "_routes", "_transactional")
+    __slots__ = (
+        "_auditing",
+        "_finish",
+        "_leader_wait",
+        "_lines",
+        "_refuse",
+        "_rights",
+        "_routes",
+        "_transactional",
+    )
 
     def __init__(
         self,
@@ -112,8 +122,10 @@ class ProduceHandler:
         finish: Finish,
         refuse: Refuse,
         rights: Rights | None = None,
+        auditing: Auditing | None = None,
     ) -> None:
         self._rights = rights
+        self._auditing = auditing
         self._transactional = TransactionalProduce(self, routes, questions)
         self._routes = routes
         self._lines = lines
@@ -132,20 +144,22 @@ class ProduceHandler:
 
     def place(self, pending: Request, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
-        transaction = pending.session.transaction
+        session = pending.session
+        refusal = 0 if request.acks in (-1, 0, 1) else _INVALID_ACKS
+        if self._rights is not None and not self._may_use_id(pending, request, self._rights):
+            refusal = _NO_TRANSACTIONAL_ID
+        transaction = session.transaction
         named = 0
-        if transaction is not None:
+        # Nothing is asked of the coordinator for who may not use the id: it would add partitions to the transaction.
+        if transaction is not None and refusal != _NO_TRANSACTIONAL_ID:
             if self._transactional.holds(pending, request, transaction):
                 return
             named = self._transactional.flags(pending, request, transaction)
         partitioned = _PartitionedProduce(self, pending, request)
-        lines, session = self._lines, pending.session
+        lines = self._lines
         block = pending.block
         assert block is not None
         pool_position, request_id = block.position, lines.enter(partitioned)
-        refusal = 0 if request.acks in (-1, 0, 1) else _INVALID_ACKS
-        if self._rights is not None and not self._may_use_id(session, request, self._rights):
-            refusal = _NO_TRANSACTIONAL_ID
         flags = _LONE | named if lines.is_idle else named
         refused = pending.session.refused_batches
         connection = pending.session.connection_id % CONNECTION_LIMIT
@@ -191,6 +205,10 @@ class ProduceHandler:
     def _refuse_unrouted(self, partitioned: _PartitionedProduce, item: int, error: int) -> None:
         """Nobody takes the batch. Of a transactional one Kafka looks at the transactional id first."""
         pending, request = partitioned.pending, partitioned.request
+        if error == _DENIED and self._auditing is not None:
+            named = request.partitions[item].topic
+            topic = self._routes.of(named)
+            self._auditing.denied(pending, _WRITE, _TOPIC, str(named) if topic is None else topic.image.name)
         block = pending.block
         if block is not None and is_transactional(request.partitions[item], block.view):
             if request.transactional_id is None:
@@ -243,7 +261,7 @@ class ProduceHandler:
         transaction = session.transaction
         named = 0 if transaction is None else self._transactional.flags(pending, request, transaction)
         refusal = 0 if request.acks in {-1, 0, 1} else _INVALID_ACKS
-        if self._rights is not None and not self._may_use_id(session, request, self._rights):
+        if self._rights is not None and not self._may_use_id(pending, request, self._rights):
             refusal = _NO_TRANSACTIONAL_ID
         for item, wanted in enumerate(request.partitions):
             if partitioned.results[item] is not None:
@@ -343,10 +361,13 @@ class ProduceHandler:
             refused = session.refused_batches = RefusedBatches()
         refused.note(wanted, block.view, code=code, now_ns=session.last_active_ns, arriving=arriving)
 
-    @staticmethod
-    def _may_use_id(session: Session, request: ProduceRequest, rights: Rights) -> bool:
+    def _may_use_id(self, pending: Request, request: ProduceRequest, rights: Rights) -> bool:
         name = request.transactional_id
-        return name is None or rights.may(session, _WRITE, _TRANSACTIONAL_ID, name)
+        if name is None or rights.may(pending.session, _WRITE, _TRANSACTIONAL_ID, name):
+            return True
+        if self._auditing is not None:
+            self._auditing.denied(pending, _WRITE, _TRANSACTIONAL_ID, name)
+        return False
 
     def _route(self, wanted: ProducePartition, session: Session) -> tuple[PartitionRoute | None, int]:
         topic = self._routes.of(wanted.topic)

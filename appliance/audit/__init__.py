@@ -1,0 +1,1 @@
+"""The audit journal: who did what, from where, and how it ended."""

@@ -1,0 +1,288 @@
+"""What each admin API was asked to change, and what became of it: resources for the journal.
+
+One function for each API takes the request as the client sent it and the response as the client gets it, and yields the
+resources. Values of topic and group settings are recorded; of broker settings only the names, because a value may be a
+password. A request that only validates changes nothing and yields nothing.
+
+Left out: commits of offsets, which are the daily work of consumers, also when a tool resets a group's offsets by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any, Final
+from uuid import UUID
+
+from appliance.audit.entry import UNKNOWN, Resource, cut, resource
+from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_configs import ResourceType as ConfigResourceType
+
+Described = Iterator[Resource]
+Describe = Callable[[Any, Any], Described]
+
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+GROUP: Final = "group"
+ACL: Final = "acl"
+
+_OPERATIONS: Final = {0: "set", 1: "delete", 2: "append", 3: "subtract"}
+_WITH_VALUES: Final = frozenset({int(ConfigResourceType.TOPIC), int(ConfigResourceType.GROUP)})
+
+
+def create_topics(request: Any, response: Any) -> Described:
+    """Partitions, replicas and settings of each topic."""
+    if request.validate_only:
+        return
+    asked = {topic.name: topic for topic in request.topics}
+    for result in response.topics:
+        topic = asked.get(result.name)
+        detail: dict[str, Any] = {"id": _id(result.topic_id)}
+        if topic is not None:
+            detail["partitions"] = (
+                topic.num_partitions if result.num_partitions < 0 else result.num_partitions
+            )
+            detail["replication_factor"] = (
+                topic.replication_factor if result.replication_factor < 0 else result.replication_factor
+            )
+            detail.update({config.name: config.value for config in topic.configs})
+        yield resource(TOPIC, result.name, result.error_code, detail)
+
+
+def delete_topics(_request: Any, response: Any) -> Described:
+    """The name of each topic, and its id where the client named it so."""
+    for result in response.responses:
+        name = result.name or _id(result.topic_id) or ""
+        yield resource(TOPIC, name, result.error_code, {"id": _id(result.topic_id)})
+
+
+def create_partitions(request: Any, response: Any) -> Described:
+    """How many partitions each topic is to have."""
+    if request.validate_only:
+        return
+    counts = {topic.name: topic.count for topic in request.topics}
+    for result in response.results:
+        yield resource(TOPIC, result.name, result.error_code, {"partitions": counts.get(result.name)})
+
+
+def delete_records(request: Any, response: Any) -> Described:
+    """The offset before which the records of each partition go."""
+    offsets = {
+        (topic.name, each.partition_index): each.offset
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    for topic in response.topics:
+        for each in topic.partitions:
+            before = offsets.get((topic.name, each.partition_index))
+            detail = {
+                "before_offset": before,
+                "first_offset": None if each.error_code else each.low_watermark,
+            }
+            yield _partition(topic.name, each.partition_index, each.error_code, detail)
+
+
+def alter_configs(request: Any, response: Any) -> Described:
+    """The settings of each resource; of AlterConfigs all of them, of IncrementalAlterConfigs those that change."""
+    if request.validate_only:
+        return
+    asked = {(each.resource_type, each.resource_name): each.configs for each in request.resources}
+    for result in response.responses:
+        kind = result.resource_type
+        configs = asked.get((kind, result.resource_name), ())
+        detail = {config.name: _config(config, with_value=kind in _WITH_VALUES) for config in configs}
+        yield resource(_kind(ConfigResourceType, kind), result.resource_name, result.error_code, detail)
+
+
+def create_acls(request: Any, response: Any) -> Described:
+    """Each rule."""
+    for creation, result in zip(request.creations, response.results, strict=False):
+        yield _acl(creation, creation.resource_pattern_type, creation.permission_type, result.error_code)
+
+
+def delete_acls(request: Any, response: Any) -> Described:
+    """Each rule that was deleted; each filter that found none, or that failed."""
+    for wanted, result in zip(request.filters, response.filter_results, strict=False):
+        for acl in result.matching_acls:
+            yield _acl(acl, acl.pattern_type, acl.permission_type, acl.error_code)
+        if result.error_code or not result.matching_acls:
+            detail = {
+                "filter": "no ACL matches" if not result.error_code else None,
+                "resource": wanted.resource_name_filter,
+                "principal": wanted.principal_filter,
+                "host": wanted.host_filter,
+            }
+            kind = _kind(ResourceType, wanted.resource_type_filter)
+            yield resource(ACL, kind, result.error_code, detail)
+
+
+def alter_partition_reassignments(request: Any, response: Any) -> Described:
+    """The replicas that each partition is to have; `cancel` ends a reassignment."""
+    wanted = {
+        (topic.name, each.partition_index): each.replicas
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    if response.error_code:
+        for (name, number), replicas in wanted.items():
+            yield _partition(name, number, response.error_code, {"replicas": _replicas(replicas)})
+        return
+    for topic in response.responses:
+        for each in topic.partitions:
+            detail = {"replicas": _replicas(wanted.get((topic.name, each.partition_index)))}
+            yield _partition(topic.name, each.partition_index, each.error_code, detail)
+
+
+def elect_leaders(request: Any, response: Any) -> Described:
+    """Each partition for which an election was asked for, or took place."""
+    detail = {"election": "unclean" if request.election_type else "preferred"}
+    if response.error_code and not response.replica_election_results:
+        yield resource("cluster", "kafka-cluster", response.error_code, detail)
+    for topic in response.replica_election_results:
+        for each in topic.partition_result:
+            yield _partition(topic.topic, each.partition_id, each.error_code, detail)
+
+
+def alter_replica_log_dirs(request: Any, response: Any) -> Described:
+    """The directory that each replica moves to."""
+    paths = {
+        (topic.name, number): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for number in topic.partitions
+    }
+    for topic in response.results:
+        for each in topic.partitions:
+            detail = {"directory": paths.get((topic.topic_name, each.partition_index))}
+            yield _partition(topic.topic_name, each.partition_index, each.error_code, detail)
+
+
+def update_features(request: Any, response: Any) -> Described:
+    """The level of each feature."""
+    if request.validate_only:
+        return
+    errors = {result.feature: result.error_code for result in response.results}
+    for update in request.feature_updates:
+        code = response.error_code or errors.get(update.feature, 0)
+        yield resource("feature", update.feature, code, {"level": update.max_version_level})
+
+
+def delete_groups(_request: Any, response: Any) -> Described:
+    """Each group."""
+    for result in response.results:
+        yield resource(GROUP, result.group_id, result.error_code)
+
+
+def offset_delete(request: Any, response: Any) -> Described:
+    """Each partition of which the group's offset goes."""
+    if response.error_code:
+        yield resource(GROUP, request.group_id, response.error_code)
+        return
+    for topic in response.topics:
+        for each in topic.partitions:
+            detail = {"group": request.group_id}
+            yield _partition(topic.name, each.partition_index, each.error_code, detail)
+
+
+def write_txn_markers(request: Any, response: Any) -> Described:
+    """Each partition in which a transaction was ended from outside."""
+    outcomes = {marker.producer_id: marker.transaction_result for marker in request.markers}
+    for marker in response.markers:
+        outcome = "commit" if outcomes.get(marker.producer_id) else "abort"
+        for topic in marker.topics:
+            for each in topic.partitions:
+                detail = {"producer_id": marker.producer_id, "marker": outcome}
+                yield _partition(topic.name, each.partition_index, each.error_code, detail)
+
+
+CHANGES: Final[Mapping[ApiKey, Describe]] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.UPDATE_FEATURES: update_features,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+}
+"""A test holds the keys against the served APIs that need ALTER, ALTER_CONFIGS, CREATE or DELETE."""
+
+
+_NAMING: Final = (
+    "topics",
+    "topic_partitions",
+    "resources",
+    "creations",
+    "filters",
+    "groups_names",
+    "feature_updates",
+    "dirs",
+    "markers",
+)
+"""Fields of requests that have the things to be changed, and fields of such a thing that name it."""
+_NAMES: Final = (
+    "name",
+    "topic",
+    "resource_name",
+    "resource_name_filter",
+    "feature",
+    "path",
+    "topic_id",
+    "producer_id",
+)
+
+
+def named(request: Any) -> Described:
+    """What a request would change, for one of which nobody knows the outcome."""
+    if getattr(request, "validate_only", False):
+        return
+    for field in _NAMING:
+        for each in getattr(request, field, None) or ():
+            names = [each] if isinstance(each, str) else [getattr(each, name, None) for name in _NAMES]
+            name = next((str(name) for name in names if name is not None), "")
+            yield Resource(field.replace("_", "-"), cut(name), UNKNOWN)
+
+
+def _partition(topic: str, number: int, code: int, detail: Mapping[str, str | int | None]) -> Resource:
+    return resource(PARTITION, f"{topic}-{number}", code, detail)
+
+
+def _config(config: Any, *, with_value: bool) -> str:
+    operation = _OPERATIONS.get(getattr(config, "config_operation", 0), "unknown")
+    return f"{operation} {config.value}" if with_value and config.value is not None else operation
+
+
+def _acl(acl: Any, pattern: int, permission: int, code: int) -> Resource:
+    detail = {
+        "resource_type": _kind(ResourceType, acl.resource_type),
+        "pattern": _kind(PatternType, pattern),
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": _kind(AclOperation, acl.operation),
+        "permission": _kind(AclPermission, permission),
+    }
+    return resource(ACL, acl.resource_name, code, detail)
+
+
+def _kind(enum: type[IntEnum], number: int) -> str:
+    """Return the number's name, such as `transactional-id`."""
+    try:
+        return enum(number).name.lower().replace("_", "-")
+    except ValueError:
+        return str(number)
+
+
+def _id(topic_id: UUID | None) -> str | None:
+    return None if topic_id is None or not topic_id.int else str(topic_id)
+
+
+def _replicas(replicas: tuple[int, ...] | None) -> str:
+    return "cancel" if replicas is None else ",".join(map(str, replicas))

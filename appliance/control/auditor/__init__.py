@@ -1,0 +1,1 @@
+"""The process that writes the audit journal."""

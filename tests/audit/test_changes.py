@@ -1,0 +1,188 @@
+"""Every admin API has a row, and its row says what was to be changed and what became of each resource."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from appliance.audit.changes import CHANGES, named
+from appliance.audit.entry import DENIED, DONE, FAILED, Resource
+from appliance.protocol.acl import AclOperation
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis import (
+    alter_partition_reassignments,
+    create_acls,
+    create_topics,
+    delete_acls,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    elect_leaders,
+    incremental_alter_configs,
+    offset_delete,
+    update_features,
+)
+from appliance.protocol.apis.topic_selector import TopicSelector
+from appliance.requests.api_table import API_TABLE
+
+CHANGING = frozenset(
+    {AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS}
+)
+
+
+def described(api: ApiKey, request: Any, response: Any) -> list[Resource]:
+    return list(CHANGES[api](request, response))
+
+
+def test_every_served_api_that_changes_something_is_recorded() -> None:
+    changing = {api.key for api in API_TABLE if api.acl is not None and api.acl.operation in CHANGING}
+    assert changing == CHANGES.keys()
+
+
+def test_topics() -> None:
+    asked = create_topics.CreateTopicsRequest(
+        (create_topics.CreatableTopic("a", 3, configs=(create_topics.TopicConfig("retention.ms", "5"),)),)
+    )
+    response = create_topics.CreateTopicsResponse(
+        (
+            create_topics.CreatableTopicResult("a", UUID(int=1), num_partitions=3, replication_factor=1),
+            create_topics.CreatableTopicResult("b", error_code=29),
+        )
+    )
+    first, second = described(ApiKey.CREATE_TOPICS, asked, response)
+    assert (first.type, first.name, first.result) == ("topic", "a", DONE)
+    assert first.detail == {
+        "id": str(UUID(int=1)),
+        "partitions": "3",
+        "replication_factor": "1",
+        "retention.ms": "5",
+    }
+    assert (second.name, second.result, second.error) == ("b", DENIED, "TOPIC_AUTHORIZATION_FAILED")
+    validated = create_topics.CreateTopicsRequest(asked.topics, validate_only=True)
+    assert described(ApiKey.CREATE_TOPICS, validated, response) == []
+    by_id = delete_topics.DeleteTopicsResponse((delete_topics.DeletableTopicResult(None, UUID(int=2), 100),))
+    (gone,) = described(
+        ApiKey.DELETE_TOPICS, delete_topics.DeleteTopicsRequest((TopicSelector(None, UUID(int=2)),), 1), by_id
+    )
+    assert (gone.name, gone.result) == (str(UUID(int=2)), FAILED)
+
+
+def test_no_value_of_a_broker_setting_is_recorded() -> None:
+    configs = (incremental_alter_configs.AlterableConfig("ssl.keystore.password", 0, "secret"),)
+    for kind, told in ((4, "set"), (2, "set secret")):
+        asked = incremental_alter_configs.IncrementalAlterConfigsRequest(
+            (incremental_alter_configs.AlterConfigsResource(kind, "0", configs),)
+        )
+        response = incremental_alter_configs.IncrementalAlterConfigsResponse(
+            (incremental_alter_configs.AlterConfigsResourceResponse(0, None, kind, "0"),)
+        )
+        (altered,) = described(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked, response)
+        assert altered.detail == {"ssl.keystore.password": told}
+
+
+def test_acls() -> None:
+    asked = create_acls.CreateAclsRequest((create_acls.AclCreation(2, "t", "User:a", "*", 3, 3),))
+    (made,) = described(
+        ApiKey.CREATE_ACLS, asked, create_acls.CreateAclsResponse((create_acls.AclCreationResult(),))
+    )
+    assert made.detail == {
+        "resource_type": "topic",
+        "pattern": "literal",
+        "principal": "User:a",
+        "host": "*",
+        "operation": "read",
+        "permission": "allow",
+    }
+    matching = delete_acls.DeleteAclsMatchingAcl(2, "t", 3, "User:a", "*", 3, 3)
+    wanted = delete_acls.DeleteAclsFilter(1, None, "User:a", None, 1, 1)
+    response = delete_acls.DeleteAclsResponse(
+        (
+            delete_acls.DeleteAclsFilterResult(matching_acls=(matching, matching)),
+            delete_acls.DeleteAclsFilterResult(),
+        )
+    )
+    gone = described(ApiKey.DELETE_ACLS, delete_acls.DeleteAclsRequest((wanted, wanted)), response)
+    assert [each.name for each in gone] == ["t", "t", "any"]
+    assert gone[2].detail["filter"] == "no ACL matches"
+
+
+@pytest.mark.parametrize(
+    ("api", "request_", "response", "expected"),
+    [
+        (
+            ApiKey.DELETE_RECORDS,
+            delete_records.DeleteRecordsRequest(
+                (delete_records.DeleteRecordsTopic("t", (delete_records.DeleteRecordsPartition(1, 7),)),), 1
+            ),
+            delete_records.DeleteRecordsResponse(
+                (
+                    delete_records.DeleteRecordsTopicResult(
+                        "t", (delete_records.DeleteRecordsPartitionResult(1, 7),)
+                    ),
+                )
+            ),
+            [("partition", "t-1", DONE, {"before_offset": "7", "first_offset": "7"})],
+        ),
+        (
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+                (
+                    alter_partition_reassignments.ReassignableTopic(
+                        "t", (alter_partition_reassignments.ReassignablePartition(0, (1, 2)),)
+                    ),
+                )
+            ),
+            alter_partition_reassignments.AlterPartitionReassignmentsResponse((), 31),
+            [("partition", "t-0", DENIED, {"replicas": "1,2"})],
+        ),
+        (
+            ApiKey.ELECT_LEADERS,
+            elect_leaders.ElectLeadersRequest(None, election_type=1),
+            elect_leaders.ElectLeadersResponse(
+                (elect_leaders.ReplicaElectionResult("t", (elect_leaders.PartitionResult(0, 84),)),)
+            ),
+            [("partition", "t-0", FAILED, {"election": "unclean"})],
+        ),
+        (
+            ApiKey.DELETE_GROUPS,
+            delete_groups.DeleteGroupsRequest(("g",)),
+            delete_groups.DeleteGroupsResponse((delete_groups.DeletableGroupResult("g", 68),)),
+            [("group", "g", FAILED, {})],
+        ),
+        (
+            ApiKey.OFFSET_DELETE,
+            offset_delete.OffsetDeleteRequest("g", ()),
+            offset_delete.OffsetDeleteResponse(30),
+            [("group", "g", DENIED, {})],
+        ),
+        (
+            ApiKey.UPDATE_FEATURES,
+            update_features.UpdateFeaturesRequest((update_features.FeatureUpdate("f", 2),)),
+            update_features.UpdateFeaturesResponse(),
+            [("feature", "f", DONE, {"level": "2"})],
+        ),
+    ],
+)
+def test_others(api: ApiKey, request_: Any, response: Any, expected: list[tuple[Any, ...]]) -> None:
+    assert [
+        (each.type, each.name, each.result, each.detail) for each in described(api, request_, response)
+    ] == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        (create_topics.CreateTopicsRequest((create_topics.CreatableTopic("a"),)), ["a"]),
+        (create_topics.CreateTopicsRequest((create_topics.CreatableTopic("a"),), validate_only=True), []),
+        (delete_topics.DeleteTopicsRequest((TopicSelector("a"), TopicSelector(None, UUID(int=2))), 1), None),
+        (create_acls.CreateAclsRequest((create_acls.AclCreation(2, "t", "User:a", "*", 3, 3),)), ["t"]),
+        (delete_groups.DeleteGroupsRequest(("g",)), ["g"]),
+        (elect_leaders.ElectLeadersRequest((elect_leaders.TopicPartitions("t"),)), ["t"]),
+        (elect_leaders.ElectLeadersRequest(None), []),
+        (update_features.UpdateFeaturesRequest((update_features.FeatureUpdate("f", 2),)), ["f"]),
+    ],
+)
+def test_a_request_names_what_it_would_change(request_: Any, names: list[str] | None) -> None:
+    assert [each.name for each in named(request_)] == (["a", str(UUID(int=2))] if names is None else names)
