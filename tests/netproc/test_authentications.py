@@ -28,7 +28,7 @@ from appliance.netproc.address_failures import (
 )
 from appliance.netproc.authentications import Authentications
 from appliance.netproc.tls_stream import TlsStream
-from appliance.requests.authentication import Authenticated
+from appliance.requests.authentication import Authenticated, Authentication
 from appliance.requests.authenticators import Authenticators
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.sasl.salt_secret import make_salt_secret
@@ -68,17 +68,22 @@ class Stage:
         self.lines: list[str] = []
         self.done: list[tuple[SocketType, Authenticated]] = []
         self.failed: list[tuple[int, str | None]] = []
+        self.claims: list[tuple[str, str]] = []
         self.authentications = Authentications(
             settings.sasl,
             Authenticators(settings, routes, clock, self.lines.append),
             cycle=self.cycle,
             clock=clock,
             done=self._done,
-            failed=lambda assignment, why: self.failed.append((assignment.connection_id, why)),
+            failed=self._note_failure,
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.begun = 0
         self._clients: list[socket.socket] = []
+
+    def _note_failure(self, assignment: Assignment, conversation: Authentication, why: str | None) -> None:
+        self.failed.append((assignment.connection_id, why))
+        self.claims.append((conversation.mechanism, conversation.claimed))
 
     def _done(
         self, _: Assignment, sock: SocketType, _stream: TlsStream | None, client: Authenticated
@@ -170,6 +175,7 @@ def test_a_failure_is_answered_after_the_delay_and_the_connection_is_not_read_me
     stage.turn_until(lambda: stage.failed)
     assert time.monotonic() - began >= 0.3
     assert stage.failed == [(1, "Authentication failed: Invalid username or password")]
+    assert stage.claims == [("PLAIN", "User:alice")]
     assert not stage.done
     client.settimeout(PATIENCE_S)
     assert b"Invalid username or password" in client.recv(1 << 16)
