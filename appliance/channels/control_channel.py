@@ -132,6 +132,40 @@ class AclOutcomes(msgspec.Struct, tag=True, frozen=True):
     deleted: tuple[AclOutcome, ...] = ()
 
 
+class QuotaChange(msgspec.Struct, frozen=True):
+    """One quota of an entity; None removes it."""
+
+    key: str
+    value: float | None
+
+
+class AlteredQuotas(msgspec.Struct, frozen=True):
+    """An entity as a client names it, not checked: type → name, None for the default."""
+
+    entity: dict[str, str | None]
+    changes: tuple[QuotaChange, ...]
+
+
+class AlterQuotas(msgspec.Struct, tag=True, frozen=True):
+    """Quotas to set and remove. No entity twice."""
+
+    entities: tuple[AlteredQuotas, ...]
+    validate_only: bool = False
+
+
+class QuotaOutcome(msgspec.Struct, frozen=True):
+    """How one entity of a request fared. `error` is a Kafka error code, 0 = done."""
+
+    error: int = 0
+    message: str | None = None
+
+
+class QuotaOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to AlterQuotas, in its order. Sent when the metadata image has the new quotas: they count from here on."""
+
+    outcomes: tuple[QuotaOutcome, ...]
+
+
 class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
     """Asks for a block of producer ids (Kafka's blocks have 1,000)."""
 
@@ -372,6 +406,8 @@ Body = (
     | ConfigOutcomes
     | AlterAcls
     | AclOutcomes
+    | AlterQuotas
+    | QuotaOutcomes
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello

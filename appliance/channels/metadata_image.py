@@ -8,7 +8,7 @@ A reader that is up to date pays one load per look.
 An image is whole, but its cost is that of what changed: each topic is encoded on its own and its bytes are kept.
 The publisher encodes a topic when its `TopicImage` is another object than before, a reader decodes it when its
 bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place. The rules of
-access are encoded and decoded together in the same way.
+access are encoded and decoded together in the same way, and so are the quotas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClientQuotas, ClusterImage, TopicImage
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -28,7 +28,7 @@ READ_TRIES = 1000
 
 
 class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
-    """A `ClusterImage` whose topics and rules are bytes still."""
+    """A `ClusterImage` whose topics, rules and quotas are bytes still."""
 
     version: int
     cluster_id: str
@@ -39,6 +39,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     broker_configs: dict[str, dict[str, str]]
     group_configs: dict[str, dict[str, str]]
     acls: msgspec.Raw
+    quotas: msgspec.Raw
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -51,6 +52,9 @@ class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
     slots: msgspec.Raw
     topics: msgspec.Raw
     broker_configs: dict[str, dict[str, str]]
+    group_configs: msgspec.Raw
+    acls: msgspec.Raw
+    quotas: msgspec.Raw
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -58,6 +62,7 @@ _decode = msgspec.msgpack.Decoder(_EncodedImage).decode
 _decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 _decode_acls = msgspec.msgpack.Decoder(tuple[AclBinding, ...]).decode
+_decode_quotas = msgspec.msgpack.Decoder(tuple[ClientQuotas, ...]).decode
 
 
 def image_region_name(directory: Path, version: int) -> str:
@@ -68,7 +73,16 @@ def image_region_name(directory: Path, version: int) -> str:
 class ImagePublisher:
     """The controller's side. One per instance."""
 
-    __slots__ = ("_acls", "_cells", "_directory", "_encoded", "_encoded_acls", "_topics")
+    __slots__ = (
+        "_acls",
+        "_cells",
+        "_directory",
+        "_encoded",
+        "_encoded_acls",
+        "_encoded_quotas",
+        "_quotas",
+        "_topics",
+    )
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
@@ -77,6 +91,8 @@ class ImagePublisher:
         self._encoded: dict[str, msgspec.Raw] = {}
         self._acls: tuple[AclBinding, ...] = ()
         self._encoded_acls = msgspec.Raw(_encode(()))
+        self._quotas: tuple[ClientQuotas, ...] = ()
+        self._encoded_quotas = msgspec.Raw(_encode(()))
 
     @property
     def version(self) -> int:
@@ -107,6 +123,8 @@ class ImagePublisher:
         self._topics = dict(image.topics)
         if image.acls is not self._acls:
             self._acls, self._encoded_acls = image.acls, msgspec.Raw(_encode(image.acls))
+        if image.quotas is not self._quotas:
+            self._quotas, self._encoded_quotas = image.quotas, msgspec.Raw(_encode(image.quotas))
         return _encode(
             _EncodedImage(
                 image.version,
@@ -118,6 +136,7 @@ class ImagePublisher:
                 image.broker_configs,
                 image.group_configs,
                 self._encoded_acls,
+                self._encoded_quotas,
             )
         )
 
@@ -125,13 +144,14 @@ class ImagePublisher:
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_image")
+    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_encoded_quotas", "_image")
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._encoded: dict[str, msgspec.Raw] = {}
         self._encoded_acls: msgspec.Raw | None = None
+        self._encoded_quotas: msgspec.Raw | None = None
         self._image: ClusterImage | None = None
 
     @property
@@ -157,6 +177,14 @@ class ImageReader:
         """
         data = self._read()
         return {} if data is None else _decode_without_topics(data).broker_configs
+
+    def limits(self) -> tuple[dict[str, dict[str, str]], tuple[ClientQuotas, ...]]:
+        """Of the current image, what was set on brokers, and the quotas, as `broker_configs` reads them."""
+        data = self._read()
+        if data is None:
+            return {}, ()
+        image = _decode_without_topics(data)
+        return image.broker_configs, _decode_quotas(image.quotas)
 
     def _read(self) -> bytes | None:
         """The bytes of the current image, None before the first."""
@@ -185,8 +213,10 @@ class ImageReader:
         }
         known_acls = self._image.acls if self._image is not None else ()
         acls = known_acls if self._encoded_acls == image.acls else _decode_acls(image.acls)
+        known_quotas = self._image.quotas if self._image is not None else ()
+        quotas = known_quotas if self._encoded_quotas == image.quotas else _decode_quotas(image.quotas)
         # The new bytes in any case: the old ones keep the whole old image in memory.
-        self._encoded, self._encoded_acls = image.topics, image.acls
+        self._encoded, self._encoded_acls, self._encoded_quotas = image.topics, image.acls, image.quotas
         return ClusterImage(
             image.version,
             image.cluster_id,
@@ -197,4 +227,5 @@ class ImageReader:
             image.broker_configs,
             image.group_configs,
             acls,
+            quotas,
         )

@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from appliance.cluster import AclBinding, PartitionImage, TopicImage
+from appliance.cluster import AclBinding, ClientQuotas, PartitionImage, TopicImage
 from appliance.control.controller.acl_store import Resource
 from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.quota_store import Quotas
 from appliance.control.controller.topic_commands import Existing, metric_name
 
 NO_ROW = -1
@@ -48,7 +49,8 @@ class ClusterState:
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
-    `shown_acls`: all rules, as the next image has them.
+    `shown_acls`: all rules, as the next image has them. `quotas`: of every entity that has some, and `shown_quotas` the
+    same, as the next image has them.
     """
 
     __slots__ = (
@@ -60,8 +62,10 @@ class ClusterState:
         "group_configs",
         "live",
         "names_by_metric",
+        "quotas",
         "rows",
         "shown_acls",
+        "shown_quotas",
         "topics",
         "visible",
     )
@@ -78,7 +82,14 @@ class ClusterState:
         self.acls: dict[Resource, frozenset[AclBinding]] = {}
         self.acl_folders: set[tuple[int, int]] = set()
         self.shown_acls: tuple[AclBinding, ...] = ()
+        self.quotas: Quotas = {}
+        self.shown_quotas: tuple[ClientQuotas, ...] = ()
         self.dirty = True
+
+    def set_quotas(self, quotas: Quotas) -> None:
+        """`quotas` are all that there are from now on; the mapping is kept, and not changed any more."""
+        self.quotas = quotas
+        self.shown_quotas = tuple(ClientQuotas(entity, quotas[entity]) for entity in quotas)
 
     def existing(self) -> Existing:
         """What checks look at; of this moment."""

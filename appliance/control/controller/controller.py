@@ -27,6 +27,7 @@ from appliance.channels.control_channel import (
     AlterAcls,
     AlterConfigs,
     AlterPartitions,
+    AlterQuotas,
     AlterReassignments,
     Assigned,
     Body,
@@ -58,7 +59,7 @@ from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order
 from appliance.control.controller.copy_moves import CopyMoves
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
-from appliance.control.controller.outcomes import blamed, blamed_acls, blamed_configs
+from appliance.control.controller.outcomes import blamed, blamed_acls, blamed_configs, blamed_quotas
 from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
@@ -158,7 +159,7 @@ class Controller:
         self._alarms = alarms
         self._clock = clock
         self.lines = WorkerSessions(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
-        self._deciding = Deciding(state, slots=slots, settings=settings, controller_epoch=fence.epoch)
+        self._deciding = Deciding(state, store, slots=slots, settings=settings, controller_epoch=fence.epoch)
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._copy_moves = CopyMoves(self.lines, answer=self._answer)
         self._waves: dict[int, Wave] = {}
@@ -203,7 +204,14 @@ class Controller:
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in self._without_reports(messages):
             match envelope.body:
-                case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs() | AlterAcls():
+                case (
+                    CreateTopics()
+                    | CreatePartitions()
+                    | DeleteTopics()
+                    | AlterConfigs()
+                    | AlterAcls()
+                    | AlterQuotas()
+                ):
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
@@ -230,7 +238,7 @@ class Controller:
                         type(other).__name__,
                         sender.decode(errors="replace"),
                     )
-        if turn.asks or turn.config_asks or turn.acl_asks:
+        if turn.asks or turn.config_asks or turn.acl_asks or turn.quota_asks:
             self._carry_out(turn)
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
@@ -347,6 +355,8 @@ class Controller:
                 self._answer(asked.sender, asked.number, ConfigOutcomes(told))
             for acl_ask in wave.acl_asks:
                 self._answer(acl_ask.sender, acl_ask.number, acl_ask.outcomes)
+            for quota_ask in wave.quota_asks:
+                self._answer(quota_ask.sender, quota_ask.number, quota_ask.outcomes)
 
     # Carrying out
 
@@ -379,7 +389,7 @@ class Controller:
                 state.rows.write(partition)
         number = self._next_wave()
         waiting = self._tell(turn, appearing, number)
-        state.dirty |= turn.groups_altered or turn.brokers_altered or turn.acls_altered
+        state.dirty |= turn.groups_altered or turn.brokers_altered or turn.acls_altered or turn.quotas_altered
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.
@@ -394,6 +404,7 @@ class Controller:
                 frozenset(turn.altered),
                 turn.config_asks,
                 turn.acl_asks,
+                turn.quota_asks,
             )
         )
 
@@ -408,6 +419,9 @@ class Controller:
             self._answer(asked.sender, asked.number, ConfigOutcomes(told))
         for acl_ask in turn.acl_asks:
             self._answer(acl_ask.sender, acl_ask.number, blamed_acls(fault, acl_ask.outcomes))
+        for quota_ask in turn.quota_asks:
+            outcomes = blamed_quotas(fault, quota_ask.outcomes)
+            self._answer(quota_ask.sender, quota_ask.number, outcomes)
 
     def _tell(self, turn: Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
         """Sends every worker and replica its part; whose answers are waited for."""
@@ -618,6 +632,7 @@ class Controller:
                 broker_configs=state.broker_configs,
                 group_configs=state.group_configs,
                 acls=state.shown_acls,
+                quotas=state.shown_quotas,
             )
         )
         state.dirty = False

@@ -18,14 +18,18 @@ from appliance.channels.control_channel import (
     AclOutcomes,
     AlterAcls,
     AlterConfigs,
+    AlteredQuotas,
     AlteredResource,
+    AlterQuotas,
     ConfigOutcome,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    QuotaOutcome,
+    QuotaOutcomes,
     TopicOutcome,
 )
-from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, TopicImage
+from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, QuotaEntity, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.acl_commands import check_filter, check_new
 from appliance.control.controller.acl_store import Resource, acl_alteration, all_of, resource_of
@@ -33,7 +37,15 @@ from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
 from appliance.control.controller.leader_selection import of_new_partition
-from appliance.control.controller.outcomes import planned, refused
+from appliance.control.controller.outcomes import blamed_quotas, planned, refused
+from appliance.control.controller.quota_commands import check_entity, plan_quotas
+from appliance.control.controller.quota_store import (
+    PendingTree,
+    Quotas,
+    alter_configs,
+    entity_path,
+    quota_changes,
+)
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import new_id
 from appliance.control.controller.topic_commands import (
@@ -48,9 +60,9 @@ from appliance.control.controller.topic_store import (
     deletion_mark,
     growth,
 )
-from appliance.control.controller.wave import AclAsk, Ask, ConfigAsk
-from appliance.control.store.metadata_store import Operation
-from appliance.errors import ApplianceDefect, RejectedRequest
+from appliance.control.controller.wave import AclAsk, Ask, ConfigAsk, QuotaAsk
+from appliance.control.store.metadata_store import MetadataStore, Operation
+from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest, StorageFault
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.errors import ErrorCode
 
@@ -65,21 +77,31 @@ class Turn(msgspec.Struct):
     brokers_altered: bool = False
     groups_altered: bool = False
     acls_altered: bool = False
+    quotas_altered: bool = False
     asks: list[Ask] = msgspec.field(default_factory=list)
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
     acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
+    quota_asks: list[QuotaAsk] = msgspec.field(default_factory=list)
     undo: list[Callable[[], None]] = msgspec.field(default_factory=list)
 
 
 class Deciding:
     """Single-threaded; belongs to the controller, which carries out what it decides."""
 
-    __slots__ = ("_controller_epoch", "_settings", "_slots", "_state")
+    __slots__ = ("_controller_epoch", "_settings", "_slots", "_state", "_store")
 
     def __init__(
-        self, state: ClusterState, *, slots: SlotStates, settings: Settings, controller_epoch: int
+        self,
+        state: ClusterState,
+        store: MetadataStore,
+        *,
+        slots: SlotStates,
+        settings: Settings,
+        controller_epoch: int,
     ) -> None:
+        """`store` is only read here."""
         self._state = state
+        self._store = store
         self._slots = slots
         self._settings = settings
         self._controller_epoch = controller_epoch
@@ -89,7 +111,7 @@ class Deciding:
         turn: Turn,
         sender: bytes,
         number: int,
-        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls,
+        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls | AlterQuotas,
     ) -> None:
         match request:
             case CreateTopics():
@@ -102,6 +124,8 @@ class Deciding:
                 self._plan_alterations(turn, sender, number, request)
             case AlterAcls():
                 self._plan_acls(turn, sender, number, request)
+            case AlterQuotas():
+                self._plan_quotas(turn, sender, number, request)
 
     def _plan_topics(self, turn: Turn, sender: bytes, number: int, request: CreateTopics) -> None:
         broker = self._settings.broker
@@ -290,6 +314,61 @@ class Deciding:
 
         def undo() -> None:
             state.acls, state.shown_acls, state.acl_folders = stored, shown, known_folders
+
+        turn.undo.append(undo)
+
+    def _plan_quotas(self, turn: Turn, sender: bytes, number: int, request: AlterQuotas) -> None:
+        quotas = dict(self._state.quotas)
+        altered: dict[QuotaEntity, None] = {}
+        outcomes: list[QuotaOutcome] = []
+        for asked in request.entities:
+            try:
+                entity = self._plan_entity(asked, quotas)
+            except RejectedRequest as refusal:
+                outcomes.append(QuotaOutcome(int(refusal.code), refusal.message))
+                continue
+            altered[entity] = None
+            outcomes.append(QuotaOutcome())
+        answer = QuotaOutcomes(tuple(outcomes))
+        if not request.validate_only:
+            try:
+                self._alter_quotas(turn, quotas, altered)
+            except (StorageFault, CorruptFile) as fault:
+                answer = blamed_quotas(fault, answer)
+        turn.quota_asks.append(QuotaAsk(sender, number, answer))
+
+    @staticmethod
+    def _plan_entity(asked: AlteredQuotas, quotas: Quotas) -> QuotaEntity:
+        """Plan one entity of a request in `quotas`."""
+        entity = check_entity(asked.entity)
+        after = plan_quotas(asked, entity, quotas.get(entity, {}), count=len(quotas))
+        if after:
+            quotas[entity] = after
+        else:
+            quotas.pop(entity, None)
+        return entity
+
+    def _alter_quotas(self, turn: Turn, quotas: Quotas, altered: Collection[QuotaEntity]) -> None:
+        """Raises StorageFault or CorruptFile if the nodes of the entities cannot be read. Then nothing is planned."""
+        state = self._state
+        stored, shown = state.quotas, state.shown_quotas
+        changes = {
+            entity_path(entity): changed
+            for entity in altered
+            if (changed := quota_changes(stored.get(entity, {}), quotas.get(entity, {})))
+        }
+        if not changes:
+            return
+        operations = turn.operations.copy()
+        tree = PendingTree(self._store, operations, changes)
+        for path, changed in changes.items():
+            alter_configs(tree, path, changed)
+        turn.operations = operations
+        state.set_quotas(quotas)
+        turn.quotas_altered = True
+
+        def undo() -> None:
+            state.quotas, state.shown_quotas = stored, shown
 
         turn.undo.append(undo)
 

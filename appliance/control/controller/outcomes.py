@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.channels.control_channel import AclOutcome, AclOutcomes, ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import (
+    AclOutcome,
+    AclOutcomes,
+    ConfigOutcome,
+    QuotaOutcome,
+    QuotaOutcomes,
+    TopicOutcome,
+)
 from appliance.control.controller.topic_commands import TopicPlan
 from appliance.control.store.errors import ChangeTooLarge
-from appliance.errors import RejectedRequest, StorageFault
+from appliance.errors import CorruptFile, RejectedRequest, StorageFault
 from appliance.protocol.errors import ErrorCode, code_for, message_for
 
 
@@ -42,7 +49,17 @@ def blamed_acls(fault: StorageFault, outcomes: AclOutcomes) -> AclOutcomes:
     )
 
 
-def _code_of(fault: StorageFault) -> int:
+def blamed_quotas(fault: StorageFault | CorruptFile, outcomes: QuotaOutcomes) -> QuotaOutcomes:
+    """As `blamed`, for quotas."""
+    return QuotaOutcomes(
+        tuple(
+            outcome if outcome.error else QuotaOutcome(_code_of(fault), message_for(fault))
+            for outcome in outcomes.outcomes
+        )
+    )
+
+
+def _code_of(fault: StorageFault | CorruptFile) -> int:
     """Retriable, unless asking again cannot help."""
     return int(ErrorCode.INVALID_REQUEST if isinstance(fault, ChangeTooLarge) else code_for(fault))
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, QuotaOutcomes, TopicOutcome
 from appliance.channels.roles import Role
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
@@ -45,6 +45,14 @@ class AclAsk(msgspec.Struct):
     outcomes: AclOutcomes
 
 
+class QuotaAsk(msgspec.Struct):
+    """As `AclAsk`, about quotas."""
+
+    sender: bytes
+    number: int
+    outcomes: QuotaOutcomes
+
+
 class Wave(msgspec.Struct):
     """`appearing` topics become visible when the workers in `waiting` have answered, and so do the settings of
     `altered` ones; `doomed` are being deleted."""
@@ -57,6 +65,7 @@ class Wave(msgspec.Struct):
     altered: frozenset[str] = frozenset()
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
     acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
+    quota_asks: list[QuotaAsk] = msgspec.field(default_factory=list)
     failures: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
     overdue: bool = False
 
