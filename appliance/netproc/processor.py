@@ -23,6 +23,7 @@ from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
+from appliance.cluster import ClientQuotas, ClusterImage
 from appliance.config.sections.listeners import host_and_port
 from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.brief_wait import BriefWait
@@ -48,6 +49,7 @@ from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
 from appliance.requests.coordinator_line import ANSWER_NS
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.meter import Meter
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.questions import ControllerRequests
 from appliance.requests.segment_files import SegmentFiles
@@ -58,6 +60,7 @@ from appliance.requests.worker_lines import WorkerClient
 
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
+    from appliance.netproc.metering import Metering
     from appliance.netproc.tls_handshakes import Handshakes
     from appliance.netproc.tls_stream import TlsStream
 
@@ -183,6 +186,10 @@ class NetworkAgent:
         self._running = True
         self._sweeping = False
         self._second: Transport | None = None  # clients that do not come by TCP
+        self._quotas: tuple[ClientQuotas, ...] = ()
+        self._metering: Metering | None = None  # since the first quota
+        self._meter: Meter | None = None  # while there are quotas
+        routes.on_image(self._look_at_quotas)
         self._lanes: Lanes | None = None  # in `_second`, too
         self._handshakes: Handshakes | None = None  # where a listener has TLS
         self._cycle.add_inbox(fan_out)
@@ -216,6 +223,44 @@ class NetworkAgent:
             self._lanes = Lanes(self._transport_host(), lambda host: self._fan_out.report_closed((host,)))
             self._second = self._lanes if self._second is None else Pair(self._lanes, self._second)
         self._lanes.add(assignment, sock)
+
+    def _look_at_quotas(self, image: ClusterImage) -> None:
+        """Go by the quotas of a new image."""
+        if image.quotas is self._quotas:
+            return
+        self._quotas = image.quotas
+        meter: Meter | None = None
+        if any(each.entity.ip is None for each in image.quotas):
+            if self._metering is None:
+                from appliance.netproc.metering import Metering
+
+                self._metering = Metering(
+                    self._attachment,
+                    timers=self._cycle.timers,
+                    clock=self._clock,
+                    mute=self._mute_throttled,
+                    resume=self._resume_throttled,
+                )
+            self._metering.set_quotas(image.quotas)
+            meter = self._metering.meter
+        self._meter = meter
+        self._apis.set_meter(meter)
+
+    def _mute_throttled(self, session: Session) -> None:
+        """A client is over its quota. A second transport looks at the session before it takes a request."""
+        if isinstance(session, Connection) and not session.closed:
+            session.muted = True
+            self._intake.settle(session, self._clock.monotonic_ns())
+            self._watch(session)
+
+    def _resume_throttled(self, session: Session) -> None:
+        if not isinstance(session, Connection):
+            assert self._second is not None
+            self._second.resume(session)
+        elif self._may_resume(session):
+            self._resume(session)
+        else:
+            self._watch(session)
 
     def add_handshakes(self) -> None:
         """Serve the listeners that have TLS. Call it before `run`."""
@@ -476,6 +521,8 @@ class NetworkAgent:
             self._coordinator.leave(session)
         session.queue = None
         self._answered.discard(session)
+        if self._metering is not None:
+            self._metering.ended(session)
 
     def _refuse(self, pending: Request, why: str) -> None:
         self._fault(pending.session, why)
@@ -591,6 +638,7 @@ class NetworkAgent:
             and not connection.closed
             and not connection.out
             and not connection.owed_bytes
+            and not connection.throttled_until_ns
             and connection.in_flight <= (0 if connection.held else self._in_flight_max // 2)
             and self._draining_until_ns is None
         )
@@ -619,6 +667,8 @@ class NetworkAgent:
                 if not isinstance(piece, bytes):
                     piece.file.release()
             return
+        if self._meter is not None:
+            self._meter.answered(pending, answer)
         queue = session.queue
         if queue is not None and queue[0] is pending:
             self._answered.add(session)
@@ -768,6 +818,8 @@ class NetworkAgent:
         if self._second is not None:
             self._second.close()
         self._files.close()
+        if self._metering is not None:
+            self._metering.close()
         self._fan_out.close()
         self._controller.close()
         self._process.close()
@@ -791,4 +843,5 @@ class NetworkAgent:
             "questions": self._questions.statistics(),
             "long": self._long.statistics(),
             "segments": self._files.statistics(),
+            "quotas": {} if self._metering is None else self._metering.statistics(),
         }

@@ -23,6 +23,7 @@ from appliance.requests.local_handlers.metadata import asked_by_id
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.meter import Meter
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
@@ -65,6 +66,7 @@ class LocalRequests:
         "_producer_ids",
         "_routes",
         "_settings",
+        "meter",
     )
 
     def __init__(
@@ -82,6 +84,7 @@ class LocalRequests:
         guarding: Guarding | None = None,
     ) -> None:
         self._guarding = guarding
+        self.meter: Meter | None = None
         self._settings = settings
         self._routes = routes
         self._handlers = handlers
@@ -143,6 +146,8 @@ class LocalRequests:
             self._clock,
             pending.session,
             None if guarding is None else guarding.rights,
+            self.meter,
+            version,
         )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):

@@ -159,7 +159,9 @@ class Controller:
         self._alarms = alarms
         self._clock = clock
         self.lines = WorkerSessions(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
-        self._deciding = Deciding(state, store, slots=slots, settings=settings, controller_epoch=fence.epoch)
+        self._deciding = Deciding(
+            state, store, slots=slots, settings=settings, controller_epoch=fence.epoch, clock=clock
+        )
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._copy_moves = CopyMoves(self.lines, answer=self._answer)
         self._waves: dict[int, Wave] = {}
@@ -638,7 +640,9 @@ class Controller:
         state.dirty = False
 
     def _answer_topics(self, ask: Ask, outcomes: list[TopicOutcome]) -> None:
-        self._answer(ask.sender, ask.number, TopicOutcomes(tuple(outcomes), self._publisher.version))
+        self._answer(
+            ask.sender, ask.number, TopicOutcomes(tuple(outcomes), self._publisher.version, ask.throttle_ms)
+        )
 
     def _answer(self, sender: bytes, number: int, body: Body) -> None:
         self._send(sender, Envelope(number, body))

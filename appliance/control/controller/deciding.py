@@ -29,6 +29,7 @@ from appliance.channels.control_channel import (
     QuotaOutcomes,
     TopicOutcome,
 )
+from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, QuotaEntity, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.acl_commands import check_filter, check_new
@@ -37,6 +38,7 @@ from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
 from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.mutation_budgets import MutationBudgets
 from appliance.control.controller.outcomes import blamed_quotas, planned, refused
 from appliance.control.controller.quota_commands import check_entity, plan_quotas
 from appliance.control.controller.quota_store import (
@@ -88,7 +90,7 @@ class Turn(msgspec.Struct):
 class Deciding:
     """Single-threaded; belongs to the controller, which carries out what it decides."""
 
-    __slots__ = ("_controller_epoch", "_settings", "_slots", "_state", "_store")
+    __slots__ = ("_budgets", "_controller_epoch", "_settings", "_slots", "_state", "_store")
 
     def __init__(
         self,
@@ -98,8 +100,10 @@ class Deciding:
         slots: SlotStates,
         settings: Settings,
         controller_epoch: int,
+        clock: Clock,
     ) -> None:
         """`store` is only read here."""
+        self._budgets = MutationBudgets(clock)
         self._state = state
         self._store = store
         self._slots = slots
@@ -131,6 +135,7 @@ class Deciding:
         broker = self._settings.broker
         twice = duplicates([wanted.name for wanted in request.topics])
         outcomes: list[TopicOutcome] = []
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         request_left = broker.max_partitions_per_request
         if request.partitions_left is not None:
             request_left = min(request_left, request.partitions_left)
@@ -150,6 +155,7 @@ class Deciding:
                     request_left=request_left,
                     topic_defaults=self.topic_defaults(),
                 )
+                spending.spend(plan.partition_count)
             except RejectedRequest as refusal:
                 outcomes.append(self._refused_creation(wanted.name, refusal))
                 continue
@@ -157,7 +163,7 @@ class Deciding:
             if not request.validate_only:
                 self._decide(turn, plan)
             outcomes.append(planned(plan, validate_only=request.validate_only))
-        turn.asks.append(Ask(sender, number, outcomes))
+        turn.asks.append(Ask(sender, number, outcomes, spending.throttle_ms))
 
     def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
         """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
@@ -176,18 +182,21 @@ class Deciding:
 
     def _plan_growth(self, turn: Turn, sender: bytes, number: int, request: CreatePartitions) -> None:
         limit = self._settings.broker.max_partitions_per_request
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         try:
             plan = plan_growth(request, self._state.existing(), request_left=limit)
+            spending.spend(len(plan.replicas))
         except RejectedRequest as refusal:
             outcome = refused(request.name, refusal)
         else:
             if not request.validate_only:
                 self._decide(turn, plan)
             outcome = planned(plan, validate_only=request.validate_only)
-        turn.asks.append(Ask(sender, number, [outcome]))
+        turn.asks.append(Ask(sender, number, [outcome], spending.throttle_ms))
 
     def _plan_deletions(self, turn: Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
         outcomes: list[TopicOutcome] = []
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         named = list(request.names)
         twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
         doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
@@ -198,12 +207,13 @@ class Deciding:
                 if str(wanted) in twice:
                     raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
                 topic = find_doomed(wanted, self._state.existing(), names, broker=self._settings.broker)
+                spending.spend(len(topic.partitions))
             except RejectedRequest as refusal:
                 outcomes.append(refused(name, refusal, topic_id=topic_id))
                 continue
             self._doom(turn, topic)
             outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
-        turn.asks.append(Ask(sender, number, outcomes))
+        turn.asks.append(Ask(sender, number, outcomes, spending.throttle_ms))
 
     def _names_of(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
         """One look at all topics, however many ids are asked for."""

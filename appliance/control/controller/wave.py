@@ -27,6 +27,7 @@ class Ask(msgspec.Struct):
     sender: bytes
     number: int
     outcomes: list[TopicOutcome]
+    throttle_ms: int = 0
 
 
 class ConfigAsk(msgspec.Struct):
