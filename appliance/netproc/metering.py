@@ -97,6 +97,9 @@ class Metering:
         over: list[Session] = []
         while self._throttled and self._throttled[0][0] <= now_ns:
             _, _, session = self._throttled.pop(0)
+            if remaining_ms := self.meter.remaining_ms(session):
+                until_ns = now_ns + remaining_ms * NS_PER_MS
+                session.throttled_until_ns = max(session.throttled_until_ns, until_ns)
             if session.throttled_until_ns > now_ns:
                 self._put(session, session.throttled_until_ns)
             else:

@@ -5,7 +5,8 @@
     answer ─→ `fetch_delay_ms` (Fetch), `answered` (all others): how long? ─→ into the answer; the session is muted
 
 An answer says how long its client is throttled, and leaves at once. For that time the transport takes no further
-request of the session. A quota is one budget of all network processes: they add up what they count in shared memory
+request of the session. A producer's session waits on if the budget is used up still, because sessions share it: else
+all of them would send one request more at the same time. (Apache Kafka lets each go on after its own time.) A quota is one budget of all network processes: they add up what they count in shared memory
 (`ipc.rate_samples`). A rate is what was counted in the WINDOW_S seconds up to now, divided by their length, which is
 10 to 11 seconds; the delay is what brings it down to the bound:
 
@@ -127,7 +128,16 @@ class Meter:
         if api_key == _PRODUCE:
             limit = self._client(session).produce
             if limit is not None:
-                limit.add(size_bytes, self._clock.monotonic_ns())
+                now_ns = self._clock.monotonic_ns()
+                limit.add(size_bytes, now_ns)
+                # Not only with the answer: the client may have sent more behind it.
+                if delay_ms := limit.delay_ms(now_ns):
+                    self._mute(session, delay_ms)
+
+    def remaining_ms(self, session: Session) -> int:
+        """Return how much longer a throttled session waits, because others have used the budget meanwhile."""
+        limit = self._client(session).produce
+        return 0 if limit is None else limit.delay_ms(self._clock.monotonic_ns())
 
     def served(self, session: Session, duration_ns: int) -> None:
         """This process has worked on a request of the session for so long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +74,7 @@ def as_fields(shape: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("error", [0, 6])
 def test_produce_responses_get_what_their_encoder_would_write(version: int, error: int) -> None:
-    topic = "t" if version < 13 else judges.uuid.UUID(int=5)
+    topic = "t" if version < 13 else UUID(int=5)
     leader = CurrentLeader(1, 2) if error else None
     results = [ProduceResult(topic, number, error, 4, current_leader=leader) for number in range(2)]
     endpoints = (NodeEndpoint(1, "host", 9092),) if error and version >= 10 else ()

@@ -162,6 +162,17 @@ def test_work_is_throttled_for_a_second_at_most_and_not_for_acks_0() -> None:
     assert processes.produce(client, 1) == REQUEST_DELAY_MS_MAX
 
 
+def test_a_producer_is_muted_before_its_answer_is_there_and_for_what_others_used() -> None:
+    processes = Processes(PRODUCER)
+    producer, other = session(), session(client_id="other")
+    for size_bytes in (9_000, 2_000):
+        processes.meters[0].arrived(producer, PRODUCE, size_bytes)
+    assert processes.muted == [(producer, 1_000)]
+    assert processes.meters[1].remaining_ms(other) == 1_000
+    processes.clock.advance(11_000)
+    assert processes.meters[1].remaining_ms(other) == 0
+
+
 def test_a_producer_without_answers_is_muted_too() -> None:
     processes = Processes(PRODUCER)
     assert processes.produce(session(), 11_000, acks=0) == 1_000

@@ -94,7 +94,8 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
     if not value > 0:
         raise _invalid(f"Quota {key} must be greater than 0")
     maximum = keys[key]
-    if maximum is not None and value > maximum:
+    # As Kafka compares: the largest number is a little too large as a floating-point number, and fits.
+    if maximum is not None and value > float(maximum):
         raise _invalid(f"Proposed value for {key} is too large: at most {maximum}.")
     if not math.isfinite(value):
         raise _invalid(f"{key} must be a finite number.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from appliance.access.client_quotas import IP_KEYS, USER_KEYS
+from appliance.access.client_quotas import INT64_MAX, IP_KEYS, USER_KEYS
 from appliance.cluster import QuotaEntity
 from appliance.control.store.errors import NoNode
 from appliance.control.store.metadata_store import (
@@ -210,4 +210,4 @@ def _value(text: str, key: str, path: str) -> float | None:
 
 
 def _text(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    return str(min(int(value), INT64_MAX)) if value == int(value) else repr(value)
