@@ -6,7 +6,9 @@
 
 An answer says how long its client is throttled, and leaves at once. For that time the transport takes no further
 request of the session. A producer's session waits on if the budget is used up still, because sessions share it: else
-all of them would send one request more at the same time. (Apache Kafka lets each go on after its own time.) A quota is one budget of all network processes: they add up what they count in shared memory
+all of them would send one request more at the same time. (Apache Kafka lets each go on after its own time.)
+
+A quota is one budget of all network processes: they add up what they count in shared memory
 (`ipc.rate_samples`). A rate is what was counted in the WINDOW_S seconds up to now, divided by their length, which is
 10 to 11 seconds; the delay is what brings it down to the bound:
 

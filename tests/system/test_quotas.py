@@ -154,6 +154,7 @@ def consuming(broker: Appliance, client_id: str, topic: str) -> Callable[[thread
                 "queued.max.messages.kbytes": 1024,
                 "fetch.message.max.bytes": 200_000,
                 "fetch.max.bytes": 400_000,
+                "message.max.bytes": 400_000,
             }
         )
         consumer.assign([TopicPartition(topic, 0, 0)])

@@ -40,6 +40,9 @@ Quotas = dict[QuotaEntity, dict[str, float]]
 
 _logger = logging.getLogger(__name__)
 
+_WHOLE = frozenset(
+    key for keys in (USER_KEYS, IP_KEYS) for key, maximum in keys.items() if maximum is not None
+)
 _ROOTS = frozenset({USER_CONFIGS, CLIENT_CONFIGS, IP_CONFIGS})
 
 
@@ -169,7 +172,7 @@ def alter_configs(tree: PendingTree, path: str, changes: Mapping[str, str | None
 def quota_changes(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str | None]:
     """What `alter_configs` has to do so that an entity has other quotas."""
     changes: dict[str, str | None] = {key: None for key in before if key not in after}
-    changes.update((key, _text(value)) for key, value in after.items() if before.get(key) != value)
+    changes.update((key, _text(key, value)) for key, value in after.items() if before.get(key) != value)
     return changes
 
 
@@ -209,5 +212,8 @@ def _value(text: str, key: str, path: str) -> float | None:
     return None
 
 
-def _text(value: float) -> str:
-    return str(min(int(value), INT64_MAX)) if value == int(value) else repr(value)
+def _text(key: str, value: float) -> str:
+    """As Kafka wrote it: a whole number where the key wants one."""
+    if key in _WHOLE:
+        return str(min(int(value), INT64_MAX))
+    return str(int(value)) if value.is_integer() and value < INT64_MAX else repr(value)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
+from appliance.access.client_quotas import parts_of
 from appliance.channels.control_channel import AlteredQuotas, AlterQuotas, QuotaChange, QuotaOutcomes
 from appliance.cluster import QuotaEntity
 from appliance.control.store.metadata_store import MetadataStore
@@ -200,3 +202,35 @@ def test_what_cannot_be_is_refused_in_words(
     assert outcome.error == ErrorCode.INVALID_REQUEST
     assert word in (outcome.message or "")
     assert shown(instance) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_shown_is_what_a_restart_finds(instance: Instance, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(60):
+        alterations = []
+        for _ in range(chance.choice((1, 2, 5))):
+            kinds = chance.choice((["user"], ["client-id"], ["user", "client-id"], ["ip"]))
+            names = {"ip": ("10.0.0.1", "::1", None)}
+            entity = {
+                kind: chance.choice(names.get(kind, ("a", "<default>", ".", "a b", None))) for kind in kinds
+            }
+            key = chance.choice(("producer_byte_rate", "request_percentage"))
+            key = "connection_creation_rate" if kinds == ["ip"] else key
+            value = chance.choice((None, 5.0, 7.0, 1e19, 0.1, 2.0**63))
+            if value in {1e19, 0.1, 2.0**63} and key != "request_percentage":
+                value = 2.0**63 if key == "producer_byte_rate" else 2.0**31 - 1
+            alterations.append(altering(entity, **{key: value}))
+        unique = {tuple(sorted(each.entity.items())): each for each in alterations}
+        errors = alter(instance, *unique.values())
+        assert not any(errors)
+    before = shown(instance)
+    instance.kill()
+    instance.new_memory()
+    instance.start()
+    instance.workers[0].hello()
+    instance.until(lambda: instance.images.version > 0)
+    assert shown(instance) == before
+    assert alter(instance, *(altering(parts_of(each), **dict.fromkeys(before[each])) for each in before)) == [
+        0
+    ] * len(before)
