@@ -76,6 +76,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
+    "quotas": LazyCommand(
+        "appliance.cli.quotas", "quotas", "Show and change quotas of users, client ids and addresses."
+    ),
     "offsets": LazyCommand(
         "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),

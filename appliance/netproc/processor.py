@@ -295,7 +295,7 @@ class NetworkAgent:
 
         Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
         """
-        if self._attachment.image.version:
+        if self._attachment.image.version and self._routes.version:  # it looks at the quotas, too
             self._fan_out.connect()
         else:
             self._process.after_ms(IMAGE_LOOK_MS, self.join)
