@@ -295,7 +295,8 @@ class NetworkAgent:
 
         Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
         """
-        if self._attachment.image.version and self._routes.version:  # it looks at the quotas, too
+        if self._attachment.image.version:
+            self._routes.look()  # so that quotas count for the first request
             self._fan_out.connect()
         else:
             self._process.after_ms(IMAGE_LOOK_MS, self.join)

@@ -15,7 +15,7 @@ coordinator, behind a question to the transaction's (`transactional_commits`).
 
 `acl` names what Apache Kafka 4.3 checks first, and leaves the request without an effect if it is denied
 (`KafkaApis.scala`, `ControllerApis.scala`); ResourceType.ANY stands for what the request names. `guards` checks it,
-and the rest, where an authorizer is configured. Nothing throttles yet.
+and the rest, where an authorizer is configured. `throttled` names the quota beside the processor time (`meter`).
 The same part in Apache Kafka: the `match` of `KafkaApis.handle`.
 """
 

@@ -89,6 +89,7 @@ class Apis:
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
+        self._routes = routes
         self._partitions_max = settings.broker.max_partitions
         self._finish = finish
         self._coordinator = coordinator
@@ -231,6 +232,7 @@ class Apis:
     def _begin_at_coordinator(
         self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
     ) -> None:
+        self._routes.look()  # some of these requests need no route, and would not see new quotas
         self._coordinator.begin(pending, view, header.body_position, end, start=start)
         pending.give_block(self._pool)
 

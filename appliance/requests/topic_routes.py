@@ -87,6 +87,10 @@ class TopicRoutes:
         self._refresh()
         return self._version
 
+    def look(self) -> None:
+        """Look at the current image, as every other method does."""
+        self._refresh()
+
     def by_name(self, topic: str) -> TopicRoute | None:
         """The topic's routes, None when it does not exist."""
         self._refresh()

@@ -50,22 +50,22 @@ def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(broker: Applianc
     assert told(broker, "list") == [row]
     assert told(broker, "list", "--user", "bob") == []
     done = run(
-        broker, "set", "request_percentage=12.5", "consumer_byte_rate=7", "--user", "alice"
+        broker, "set", "request_percentage=12.5", "consumer_byte_rate=7", "--client-id", "app"
     ).succeeded()
     assert (
         done.text
-        == "set: request_percentage = 12.5 of user alice\nset: consumer_byte_rate = 7 of user alice\n"
+        == "set: request_percentage = 12.5 of client-id app\nset: consumer_byte_rate = 7 of client-id app\n"
     )
-    shown = tool(CONFIGS, *where, "--describe", "--entity-type", "users", "--entity-name", "alice")
+    shown = tool(CONFIGS, *where, "--describe", "--entity-type", "clients", "--entity-name", "app")
     assert "request_percentage=12.5" in shown
     assert "consumer_byte_rate=7.0" in shown
     table = run(broker, "list").succeeded().text
     assert "alice  <default>      producer_byte_rate  1024" in " ".join(table.split("\n"))
-    assert told(broker, "remove", "--user", "alice") == [
-        {"entity": {"user": "alice"}, "quotas": {"consumer_byte_rate": None, "request_percentage": None}}
+    assert told(broker, "remove", "--client-id", "app") == [
+        {"entity": {"client-id": "app"}, "quotas": {"consumer_byte_rate": None, "request_percentage": None}}
     ]
     assert told(broker, "list") == [row]
-    assert run(broker, "remove", "--user", "alice").code == 1
+    assert run(broker, "remove", "--client-id", "app").code == 1
     run(broker, "remove", "producer_byte_rate", "--user", "alice", "--client-id-default").succeeded()
     assert told(broker, "list") == []
 

@@ -250,21 +250,20 @@ def test_a_killed_network_process_leaves_no_budget_used_up(
 ) -> None:
     assert create_topic(broker.port, "killed") == 0
     quota({"client_id": "wire"}, producer_byte_rate=200_000)
-    sent_s = time.monotonic()
-    for index in range(2):  # each of the two
-        with WireSocket(broker.port, timeout_s=30) as one, WireSocket(broker.port, timeout_s=30) as other:
-            for connection in (one, other):
-                warm_up(connection, "killed")
-                produce_raw(connection, "killed", batch(950_000))
+    with ExitStack() as held:
+        for _ in range(4):  # some to each of the two
+            connection = held.enter_context(WireSocket(broker.port, timeout_s=30))
+            warm_up(connection, "killed")
+            produce_raw(connection, "killed", batch(950_000))
+        sent_s = time.monotonic()
+        for index in range(2):
             broker.kill_role("netproc", index)
-        wait_for(lambda: answers(broker))
-    # What dead processes have counted counts on, and leaves the window as everything else.
-    with WireSocket(broker.port, timeout_s=60) as connection:
-        assert produce_raw(connection, "killed", batch(900_000)) > 1_000
-        while time.monotonic() < sent_s + WINDOW_S + 5:
-            time.sleep(0.1)
-        ask(connection, ApiKey.LIST_GROUPS, ListGroupsRequest())
-        assert time.monotonic() < sent_s + 2 * WINDOW_S + 5
+    wait_for(lambda: answers(broker))
+    throttled = True
+    while throttled:
+        with WireSocket(broker.port, timeout_s=60) as connection:
+            throttled = produce_raw(connection, "killed", batch(1)) > 0
+        assert time.monotonic() < sent_s + WINDOW_S + 10
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -322,9 +321,7 @@ def test_kafkas_tool_sets_shows_and_removes_quotas(broker: Appliance) -> None:
         (("--entity-type", "ips", "--entity-name", "10.1.2.3"), "connection_creation_rate=20"),
     ):
         name, _, value = setting.partition("=")
-        assert "Completed updating config" in tool(
-            configs, *where, "--alter", "--add-config", setting, *entity
-        )
+        assert "Completed updating" in tool(configs, *where, "--alter", "--add-config", setting, *entity)
         shown = tool(configs, *where, "--describe", *entity)
         assert name in shown
         assert value in shown
