@@ -612,7 +612,7 @@ class Gateway:
 
     def _fetch(self, subscription: Subscription) -> None:
         """Ask for what comes next, and wait for it in the purgatory."""
-        if subscription.closed or subscription.throttled_until_ns or self._is_draining:
+        if subscription.closed or subscription.throttled_until_ns or subscription.queue or self._is_draining:
             return
         wanted = subscription.wanted
         frame = fetch_request(

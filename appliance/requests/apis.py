@@ -193,7 +193,7 @@ class Apis:
         """Count what clients use from now on, or do not."""
         self._meter = meter
         self._is_watched = self._rights is not None or meter is not None
-        self._local.meter = meter
+        self._local.meter = self._long.meter = meter
         self._fetch.set_meter(meter)
         self._begin[_FETCH] = self._begin_fetch if meter is None else self._begin_limited_fetch
 
