@@ -36,7 +36,13 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "held_answers",
         "expired_answers",
     ),
-    "netproc": ("watched_partitions", "fetches_answered_early"),
+    "netproc": (
+        "watched_partitions",
+        "fetches_answered_early",
+        "throttled_answers",
+        "throttled_sessions",
+        "forgotten_budgets",
+    ),
     "ioproc": (
         "failed_log_dirs_bits",
         "offline_partitions",
@@ -53,6 +59,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
 BOUNDS: Final[Mapping[str, str]] = {
     "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
     "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
+    "forgotten_budgets": "budgets of quotas were forgotten: see the bounds in docs/quotas.md",
     "refused_groups": "new groups were refused: see group.max.count",
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",

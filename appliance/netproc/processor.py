@@ -826,10 +826,16 @@ class NetworkAgent:
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
-        """Partitions that the purgatory watches for this process, and fetches that left it early to make room."""
+        """Return partitions that the purgatory watches for this process, fetches that left it early to make room, and
+        what quotas do.
+        """
+        quotas = {} if self._metering is None else self._metering.statistics()
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
+            "throttled_answers": quotas.get("throttled", 0),
+            "throttled_sessions": quotas.get("muted", 0),
+            "forgotten_budgets": quotas.get("evicted", 0),
         }
 
     def statistics(self) -> dict[str, Any]:
