@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.api_versions import ApiKey, is_served
 from appliance.protocol.primitives import INT32, uvarint_at
 from appliance.protocol.produce import FIRST_FLEXIBLE
 from appliance.protocol.schema import structure_of
@@ -48,6 +48,8 @@ def with_throttle_time(
 
 def _position(frame: bytes, api_key: int, version: int, *, is_whole: bool) -> int:
     """Return where the field is, -1 where the version has none."""
+    if not is_served(api_key, version):
+        return -1  # ApiVersions is answered in the body of version 0 (KIP-511)
     if api_key == _PRODUCE:
         behind = 1 if version >= FIRST_FLEXIBLE and is_whole else 0  # no tagged fields
         return len(frame) - INT32.size - behind

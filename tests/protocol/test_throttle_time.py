@@ -71,6 +71,11 @@ def as_fields(shape: Any) -> dict[str, Any]:
     return {name: getattr(shape, name) for name in shape.__struct_fields__}
 
 
+def test_the_answer_to_an_unknown_version_of_api_versions_stays_as_it_is() -> None:
+    frame = messages.encode_unsupported_api_versions(7)
+    assert with_throttle_time(frame, ApiKey.API_VERSIONS, 99, 1_234) == frame
+
+
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("error", [0, 6])
 def test_produce_responses_get_what_their_encoder_would_write(version: int, error: int) -> None:
