@@ -187,9 +187,10 @@ class Meter:
         if not delay_ms:
             return
         if answer:
-            frame = answer[0]
+            frame, *rest = answer
             assert isinstance(frame, bytes)
-            answer[0] = with_throttle_time(frame, key, pending.version, delay_ms, is_whole=len(answer) == 1)
+            frame = with_throttle_time(frame, key, pending.version, delay_ms, is_whole=not rest)
+            answer[:] = [frame, *rest]
         self._throttle(session, delay_ms)
 
     def mutating_client(self, session: Session, *, is_strict: bool) -> MutatingClient | None:
