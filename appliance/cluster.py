@@ -103,12 +103,30 @@ class ScramCredential(msgspec.Struct, frozen=True, order=True):
         return f"ScramCredential({self.user!r}, {self.mechanism!r})"
 
 
+class QuotaEntity(msgspec.Struct, frozen=True, order=True):
+    """Who a quota is for (KIP-546). Each part is a name, "" for the default, or None where the entity does not have it.
+
+    An entity has a user, a client id or both; or it has an ip alone.
+    """
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+
+
+class ClientQuotas(msgspec.Struct, frozen=True):
+    """The quotas of one entity, by key; at least one."""
+
+    entity: QuotaEntity
+    values: dict[str, float]
+
+
 class ClusterImage(msgspec.Struct, frozen=True):
     """Everything a process needs to answer Metadata, at one version.
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
     group id. `acls`: every rule, in order; the same object in every image until one changes. `scram`: every user's
-    credentials, in order, the same.
+    credentials, in order, the same. `quotas`: the same, of entities with quotas.
     """
 
     version: int
@@ -121,6 +139,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
     group_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     acls: tuple[AclBinding, ...] = ()
     scram: tuple[ScramCredential, ...] = ()
+    quotas: tuple[ClientQuotas, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -15,6 +15,15 @@ from appliance.access.acl_filter import AclFilter
 from appliance.cluster import AclBinding, ScramCredential
 
 
+class MutatingClient(msgspec.Struct, frozen=True):
+    """A client whose creations and deletions are counted (KIP-599). `is_strict`: what is over its quota is refused;
+    else it is done, and the client throttled."""
+
+    user: str
+    client_id: str
+    is_strict: bool
+
+
 class NewTopic(msgspec.Struct, frozen=True):
     """A topic to create. `partitions`/`replication_factor` -1 = the broker's default; `assignments` by hand."""
 
@@ -44,6 +53,7 @@ class CreateTopics(msgspec.Struct, tag=True, frozen=True):
     partitions_left: int | None = (
         None  # that the client's request may still create, where it is asked in parts
     )
+    client: MutatingClient | None = None
 
 
 class DeleteTopics(msgspec.Struct, tag=True, frozen=True):
@@ -52,6 +62,7 @@ class DeleteTopics(msgspec.Struct, tag=True, frozen=True):
 
     names: tuple[str, ...] = ()
     topic_ids: tuple[UUID, ...] = ()
+    client: MutatingClient | None = None
 
 
 class CreatePartitions(msgspec.Struct, tag=True, frozen=True):
@@ -59,14 +70,16 @@ class CreatePartitions(msgspec.Struct, tag=True, frozen=True):
     count: int
     assignments: tuple[tuple[int, ...], ...] | None = None
     validate_only: bool = False
+    client: MutatingClient | None = None
 
 
 class TopicOutcomes(msgspec.Struct, tag=True, frozen=True):
     """Answer to the three above, sent after the workers serve (or dropped) the partitions and the metadata
-    image that says so is published as `image_version`."""
+    image that says so is published as `image_version`. The client is to be throttled for `throttle_ms`."""
 
     outcomes: tuple[TopicOutcome, ...]
     image_version: int
+    throttle_ms: int = 0
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
@@ -151,6 +164,40 @@ class ScramOutcomes(msgspec.Struct, tag=True, frozen=True):
     """Answer to AlterScram, one for each user. Sent when the metadata image has the change: it counts from here on."""
 
     outcomes: tuple[ScramOutcome, ...]
+
+
+class QuotaChange(msgspec.Struct, frozen=True):
+    """One quota of an entity; None removes it."""
+
+    key: str
+    value: float | None
+
+
+class AlteredQuotas(msgspec.Struct, frozen=True):
+    """An entity as a client names it, not checked: type → name, None for the default."""
+
+    entity: dict[str, str | None]
+    changes: tuple[QuotaChange, ...]
+
+
+class AlterQuotas(msgspec.Struct, tag=True, frozen=True):
+    """Quotas to set and remove. No entity twice."""
+
+    entities: tuple[AlteredQuotas, ...]
+    validate_only: bool = False
+
+
+class QuotaOutcome(msgspec.Struct, frozen=True):
+    """How one entity of a request fared. `error` is a Kafka error code, 0 = done."""
+
+    error: int = 0
+    message: str | None = None
+
+
+class QuotaOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to AlterQuotas, in its order. Sent when the metadata image has the new quotas: they count from here on."""
+
+    outcomes: tuple[QuotaOutcome, ...]
 
 
 class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
@@ -395,6 +442,8 @@ Body = (
     | AclOutcomes
     | AlterScram
     | ScramOutcomes
+    | AlterQuotas
+    | QuotaOutcomes
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello

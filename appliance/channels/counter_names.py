@@ -37,7 +37,14 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "held_answers",
         "expired_answers",
     ),
-    "netproc": ("watched_partitions", "fetches_answered_early", "lost_audit_entries"),
+    "netproc": (
+        "watched_partitions",
+        "fetches_answered_early",
+        "lost_audit_entries",
+        "throttled_answers",
+        "throttled_sessions",
+        "forgotten_budgets",
+    ),
     "ioproc": (
         "failed_log_dirs_bits",
         "offline_partitions",
@@ -57,6 +64,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "lost_audit_entries": "entries of the audit journal were dropped, because the auditor did not take them",
     "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
     "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
+    "forgotten_budgets": "budgets of quotas were forgotten: see the bounds in docs/quotas.md",
     "refused_groups": "new groups were refused: see group.max.count",
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",

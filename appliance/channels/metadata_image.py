@@ -8,7 +8,7 @@ A reader that is up to date pays one load per look.
 An image is whole, but its cost is that of what changed: each topic is encoded on its own and its bytes are kept.
 The publisher encodes a topic when its `TopicImage` is another object than before, a reader decodes it when its
 bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place. The rules of
-access are encoded and decoded together in the same way.
+access are encoded and decoded together in the same way, and so are the quotas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, ScramCredential, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClientQuotas, ClusterImage, ScramCredential, TopicImage
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -28,7 +28,7 @@ READ_TRIES = 1000
 
 
 class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
-    """A `ClusterImage` whose topics, rules and credentials are bytes still."""
+    """A `ClusterImage` whose topics, rules, credentials and quotas are bytes still."""
 
     version: int
     cluster_id: str
@@ -40,6 +40,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     group_configs: dict[str, dict[str, str]]
     acls: msgspec.Raw
     scram: msgspec.Raw
+    quotas: msgspec.Raw
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -52,6 +53,10 @@ class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
     slots: msgspec.Raw
     topics: msgspec.Raw
     broker_configs: dict[str, dict[str, str]]
+    group_configs: msgspec.Raw
+    acls: msgspec.Raw
+    scram: msgspec.Raw
+    quotas: msgspec.Raw
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,6 +65,7 @@ _decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 _decode_acls = msgspec.msgpack.Decoder(tuple[AclBinding, ...]).decode
 _decode_scram = msgspec.msgpack.Decoder(tuple[ScramCredential, ...]).decode
+_decode_quotas = msgspec.msgpack.Decoder(tuple[ClientQuotas, ...]).decode
 
 
 def image_region_name(directory: Path, version: int) -> str:
@@ -76,7 +82,9 @@ class ImagePublisher:
         "_directory",
         "_encoded",
         "_encoded_acls",
+        "_encoded_quotas",
         "_encoded_scram",
+        "_quotas",
         "_scram",
         "_topics",
     )
@@ -90,6 +98,8 @@ class ImagePublisher:
         self._encoded_acls = msgspec.Raw(_encode(()))
         self._scram: tuple[ScramCredential, ...] = ()
         self._encoded_scram = msgspec.Raw(_encode(()))
+        self._quotas: tuple[ClientQuotas, ...] = ()
+        self._encoded_quotas = msgspec.Raw(_encode(()))
 
     @property
     def version(self) -> int:
@@ -122,6 +132,8 @@ class ImagePublisher:
             self._acls, self._encoded_acls = image.acls, msgspec.Raw(_encode(image.acls))
         if image.scram is not self._scram:
             self._scram, self._encoded_scram = image.scram, msgspec.Raw(_encode(image.scram))
+        if image.quotas is not self._quotas:
+            self._quotas, self._encoded_quotas = image.quotas, msgspec.Raw(_encode(image.quotas))
         return _encode(
             _EncodedImage(
                 image.version,
@@ -134,6 +146,7 @@ class ImagePublisher:
                 image.group_configs,
                 self._encoded_acls,
                 self._encoded_scram,
+                self._encoded_quotas,
             )
         )
 
@@ -141,7 +154,15 @@ class ImagePublisher:
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_encoded_scram", "_image")
+    __slots__ = (
+        "_cells",
+        "_directory",
+        "_encoded",
+        "_encoded_acls",
+        "_encoded_quotas",
+        "_encoded_scram",
+        "_image",
+    )
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
@@ -149,6 +170,7 @@ class ImageReader:
         self._encoded: dict[str, msgspec.Raw] = {}
         self._encoded_acls: msgspec.Raw | None = None
         self._encoded_scram: msgspec.Raw | None = None
+        self._encoded_quotas: msgspec.Raw | None = None
         self._image: ClusterImage | None = None
 
     @property
@@ -174,6 +196,14 @@ class ImageReader:
         """
         data = self._read()
         return {} if data is None else _decode_without_topics(data).broker_configs
+
+    def limits(self) -> tuple[dict[str, dict[str, str]], tuple[ClientQuotas, ...]]:
+        """Of the current image, what was set on brokers, and the quotas, as `broker_configs` reads them."""
+        data = self._read()
+        if data is None:
+            return {}, ()
+        image = _decode_without_topics(data)
+        return image.broker_configs, _decode_quotas(image.quotas)
 
     def _read(self) -> bytes | None:
         """The bytes of the current image, None before the first."""
@@ -203,9 +233,11 @@ class ImageReader:
         known_acls, known_scram = ((), ()) if self._image is None else (self._image.acls, self._image.scram)
         acls = known_acls if self._encoded_acls == image.acls else _decode_acls(image.acls)
         scram = known_scram if self._encoded_scram == image.scram else _decode_scram(image.scram)
+        known_quotas = self._image.quotas if self._image is not None else ()
+        quotas = known_quotas if self._encoded_quotas == image.quotas else _decode_quotas(image.quotas)
         # The new bytes in any case: the old ones keep the whole old image in memory.
         self._encoded, self._encoded_acls = image.topics, image.acls
-        self._encoded_scram = image.scram
+        self._encoded_scram, self._encoded_quotas = image.scram, image.quotas
         return ClusterImage(
             image.version,
             image.cluster_id,
@@ -217,4 +249,5 @@ class ImageReader:
             image.group_configs,
             acls,
             scram,
+            quotas,
         )

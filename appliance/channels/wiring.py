@@ -9,6 +9,7 @@ Each region is a file in the instance's private directory (runtime_directory.py)
     processes                              process table, one row per planned role
     partitions                             partition table
     image, image-<version>                 metadata image: pointer, versions
+    samples                                what clients have used of their quotas, one part per network process
     pool-<role>.g<generation>              payload pool of a network process or the coordinator
     ring-<writer>.g<n>-<reader>.g<n>       one ring per ordered pair of living generations
 """
@@ -20,6 +21,7 @@ import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -37,6 +39,7 @@ from appliance.config import Settings
 from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
+from appliance.ipc.rate_samples import samples_size_bytes
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
 from appliance.ipc.shared_memory import Region, names, unlink
 
@@ -92,6 +95,7 @@ class Wiring:
     `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
     `clean_directories`, of those that several processes share, had been closed in good order by then; each with a name
     for this life of the instance, by which its processes tell that it was one of them who began there.
+    `hash_secret` is for hashes of names that clients choose.
     """
 
     settings: Settings
@@ -100,6 +104,7 @@ class Wiring:
     doorbells: Mapping[Role, int]
     emptied_slots: frozenset[int] = frozenset()
     clean_directories: Mapping[Path, str] = field(default_factory=dict)
+    hash_secret: bytes = field(default_factory=partial(os.urandom, 16), repr=False)
 
     @property
     def planned(self) -> tuple[Role, ...]:
@@ -134,6 +139,10 @@ class Wiring:
     def image_name(self) -> str:
         return f"{self.runtime_dir}/image"
 
+    @property
+    def samples_name(self) -> str:
+        return f"{self.runtime_dir}/samples"
+
     def pool_name(self, role: Role, generation: int) -> str:
         return f"{self.runtime_dir}/pool-{role.token}.g{generation}"
 
@@ -159,6 +168,7 @@ class Wiring:
             self.processes_name: process_table_size_bytes(len(self.planned)),
             self.partitions_name: table_size_bytes(settings.broker.max_partitions, settings.slots),
             self.image_name: POINTER_BYTES,
+            self.samples_name: samples_size_bytes(settings.network.processes),
         }
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()

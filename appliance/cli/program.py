@@ -78,6 +78,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "audit-log": LazyCommand("appliance.cli.audit_log", "audit_log", "Show the audit journal: who did what."),
+    "quotas": LazyCommand(
+        "appliance.cli.quotas", "quotas", "Show and change quotas of users, client ids and addresses."
+    ),
     "offsets": LazyCommand(
         "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),

@@ -24,6 +24,7 @@ from appliance.config.declaration import (
     unknown_name,
 )
 from appliance.config.kafka_settings import kafka_broker_settings
+from appliance.config.sections.network import connections_by_address
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -71,9 +72,19 @@ CLEANER_BUFFER_BYTES: Final = "log.cleaner.dedupe.buffer.size"
 CLEANER_RATE: Final = "log.cleaner.io.max.bytes.per.second"
 CONNECTIONS_MAX: Final = "max.connections"
 CONNECTIONS_MAX_PER_IP: Final = "max.connections.per.ip"
+CONNECTIONS_PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
+CONNECTION_RATE: Final = "max.connection.creation.rate"
 
 SHARED_BY_SLOTS: Final = frozenset(
-    {CLEANER_BACKOFF_MS, CLEANER_BUFFER_BYTES, CLEANER_RATE, CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP}
+    {
+        CLEANER_BACKOFF_MS,
+        CLEANER_BUFFER_BYTES,
+        CLEANER_RATE,
+        CONNECTIONS_MAX,
+        CONNECTIONS_MAX_PER_IP,
+        CONNECTIONS_PER_IP_OVERRIDES,
+        CONNECTION_RATE,
+    }
 )
 """Settings of processes that all slots share: set on all brokers at once, or on the only one."""
 
@@ -149,12 +160,17 @@ def shared_value(settings: Settings, stored: Mapping[str, Mapping[str, str]], na
 
     `stored`: node id, or "" for all slots → what was set there while running.
     """
+    return int(shared_text(settings, stored, name))
+
+
+def shared_text(settings: Settings, stored: Mapping[str, Mapping[str, str]], name: str) -> str:
+    """As `shared_value`, of a setting that is no number."""
     of_slot = stored.get("0", {}) if settings.slots == 1 else {}
     text = of_slot.get(name, stored.get("", {}).get(name))
     if text is not None:
-        return int(text)
+        return text
     section, field_name, _ = option_declarations()[name]
-    return int(getattr(getattr(settings, section) if section else settings, field_name))
+    return str(getattr(getattr(settings, section) if section else settings, field_name))
 
 
 def replication_rate(stored: Mapping[str, Mapping[str, str]], slot: int, name: str) -> int | None:
@@ -179,6 +195,8 @@ def validate_broker_configs(configs: Mapping[str, str]) -> None:
         if declaration is None:
             raise unknown_name(name, DYNAMIC_BROKER_CONFIGS, kind="broker setting")
         declaration.parse(text, exact=True)
+        if name == CONNECTIONS_PER_IP_OVERRIDES:
+            connections_by_address(text)
         if name in BROKER_WIDE:
             _, topic, synonym = BROKER_WIDE[name]
             topic.parse(scaled(text, synonym), exact=True)

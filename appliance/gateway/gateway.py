@@ -310,7 +310,11 @@ class Gateway:
         while session.held and not session.closed and not self._is_draining:
             frames, size = session.held[0]
             key = _api_key(frames)
-            if session.must_wait(not key) or (session.owed_bytes > OWED_BYTES_MAX and session.out):
+            if (
+                session.throttled_until_ns
+                or session.must_wait(not key)
+                or (session.owed_bytes > OWED_BYTES_MAX and session.out)
+            ):
                 return
             if session.is_leaving and key not in SERVED_AFTER_CLOSE:
                 break
@@ -564,6 +568,16 @@ class Gateway:
                 self._host.say_closed(f"{session} ended: it cannot be sent to ({error.strerror})")
             self._end(session)
 
+    def resume(self, session: Session) -> None:
+        """Begin the requests that waited until now, or fetch again for a subscription."""
+        if isinstance(session, Subscription):
+            if not session.queue and not session.out:
+                self._fetch(session)
+            return
+        assert isinstance(session, GatewaySession)
+        self._advance(session)
+        self._go_on(session)
+
     def owe(self, session: Session, owed_bytes: int) -> None:
         """An answer was given that may be large where its request was small."""
         if isinstance(session, GatewaySession):
@@ -604,7 +618,7 @@ class Gateway:
 
     def _fetch(self, subscription: Subscription) -> None:
         """Ask for what comes next, and wait for it in the purgatory."""
-        if subscription.closed or self._is_draining:
+        if subscription.closed or subscription.throttled_until_ns or subscription.queue or self._is_draining:
             return
         wanted = subscription.wanted
         frame = fetch_request(

@@ -350,6 +350,7 @@ class Lanes:
         """Begin the next request; return whether the one behind it may be looked at."""
         if (
             lane.closed
+            or lane.throttled_until_ns
             or lane.out
             or lane.owed_bytes > OWED_BYTES_MAX
             or lane.in_flight >= self._in_flight_max
@@ -406,6 +407,11 @@ class Lanes:
             return
         if not session.closed and not session.out and session.words[lay.REQUEST_TAIL] != session.request_head:
             self._ready.add(session)
+
+    def resume(self, session: Session) -> None:
+        """Take the requests that waited until now."""
+        assert isinstance(session, LaneSession)
+        self._ready.add(session)
 
     def _send_out(self, lane: LaneSession) -> None:
         """Write answers in order while there is room.

@@ -34,6 +34,10 @@ class Pair:
         """The answer at the head of the session's queue is there."""
         self._of(session).send(session)
 
+    def resume(self, session: Session) -> None:
+        """The session is throttled no more."""
+        self._of(session).resume(session)
+
     def owe(self, session: Session, owed_bytes: int) -> None:
         """An answer was given that may be large."""
         self._of(session).owe(session, owed_bytes)

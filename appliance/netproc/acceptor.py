@@ -17,6 +17,9 @@ Rules
 6. While a network process is missing, connections wait MISSING_GRACE_MS for it: else the others would get
    all of them, for as long as they last.
 7. No request is ever read here.
+8. Where connections are opened faster than a rate allows, their listening socket is left alone for a moment (it stays
+   in no epoll set, so nobody is woken for it). An address that is over its own rate does not hold up others: its
+   connection is accepted, and closed after the moment, at most TURNED_AWAY_MAX of these at a time.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from appliance.ipc.fd_passing import send_descriptor
 from appliance.ipc.process_table import CONNECTIONS, ERRORS, REQUESTS, ProcessRow
 from appliance.netproc.acceptor_book import ConnectionBook
 from appliance.netproc.address_counts import AddressCounts
+from appliance.netproc.connection_rates import ConnectionRates
 
 if TYPE_CHECKING:
     from appliance.lane.door import LaneDoor
@@ -51,6 +55,8 @@ ACCEPT_BURST = 64
 MESSAGE_BURST = 256
 CHANNEL_BACKLOG = 128
 HELLO_BYTES_MAX = 512
+# Connections of addresses that are over their rate, which wait to be closed. One more is closed at once.
+TURNED_AWAY_MAX = 1000
 
 # A restart takes about 10 ms; a network process that is missing longer is not waited for.
 MISSING_GRACE_MS = 200
@@ -150,6 +156,10 @@ class Acceptor:
         self._channels: dict[int, _NetworkProcess] = {}
         self._waiting: _Arrival | None = None
         self._ready_listeners: list[tuple[str, int, socket.socket]] = []
+        self.rates = ConnectionRates()
+        self._paused_until_ns: dict[int, int] = {}
+        self._turned_away: dict[int, socket.socket] = {}
+        self._listened: set[int] = set()  # descriptors in the epoll set
         self._is_listening = False
         self._rest_until_ns = 0
         self._grace_until_ns = 0
@@ -214,11 +224,14 @@ class Acceptor:
 
     def close(self) -> None:
         """Lets go of everything; what was handed over stays with its network process."""
-        for descriptor, (_, _, sock) in self._listeners.items():
-            if self._is_listening:
-                self._cycle.epoll.unregister(descriptor)
+        for descriptor in self._listened:
+            self._cycle.epoll.unregister(descriptor)
+        for _, _, sock in self._listeners.values():
             sock.close()
         self._listeners.clear()
+        for sock in self._turned_away.values():
+            sock.close()
+        self._turned_away.clear()
         for network_process in self._network_processes.values():
             if network_process.channel is not None:
                 network_process.channel.close()
@@ -238,6 +251,8 @@ class Acceptor:
         for _ in range(ACCEPT_BURST):
             if self._book.least_loaded() is None or not self._is_listening:
                 self._listen()
+                return
+            if listener.fileno() not in self._listened:
                 return
             try:
                 sock, address = listener.accept()
@@ -260,7 +275,10 @@ class Acceptor:
                 sock.close()
                 self._cells[ERRORS] += 1
                 self._say_refused(f"connection from {arrival.host} closed: {why}")
-            elif not self._hand_over(arrival):
+                continue
+            if self.rates.are_bounded and name != LANE and self._is_turned_away(arrival, listener):
+                continue
+            if not self._hand_over(arrival):
                 self._waiting = arrival
                 self._listen()
                 return
@@ -301,6 +319,37 @@ class Acceptor:
             self._cells[CONNECTIONS] = self._book.connections
             return True
         return False
+
+    def _is_turned_away(self, arrival: _Arrival, listener: socket.socket) -> bool:
+        """Count a connection. Whether its address opens too many, and it is closed; accepting may pause, too."""
+        now_ns = self._clock.monotonic_ns()
+        opening = self.rates.opened(arrival.listener, arrival.host, now_ns)
+        if opening.pause_ms:
+            until_ns = now_ns + opening.pause_ms * 1_000_000
+            lane = -1 if self._lane_door is None else self._lane_door.sock.fileno()
+            for descriptor, (name, _, sock) in self._listeners.items():
+                if descriptor != lane and (opening.of_all or name == arrival.listener or sock is listener):
+                    self._paused_until_ns[descriptor] = until_ns
+            self._cycle.timers.add(until_ns, self._listen)
+            self._listen()
+        if not opening.closed_after_ms:
+            return False
+        self._cells[ERRORS] += 1
+        self._say_refused(
+            f"connection from {arrival.host} closed: this address opens more than its connection_creation_rate"
+        )
+        if len(self._turned_away) >= TURNED_AWAY_MAX:
+            arrival.sock.close()
+            return True
+        descriptor = arrival.sock.fileno()
+        self._turned_away[descriptor] = arrival.sock
+        due_ns = now_ns + opening.closed_after_ms * 1_000_000
+        self._cycle.timers.add(due_ns, lambda: self._close_turned_away(descriptor))
+        return True
+
+    def _close_turned_away(self, descriptor: int) -> None:
+        if (sock := self._turned_away.pop(descriptor, None)) is not None:
+            sock.close()
 
     def _on_full(self, listener: socket.socket, error: OSError) -> None:
         """No descriptor for the next connection. It would stay at the head of the backlog and wake us for
@@ -351,13 +400,19 @@ class Acceptor:
             and now_ns >= self._rest_until_ns
             and (self._joined >= self._expected or now_ns >= self._grace_until_ns)
         )
-        if wanted == self._is_listening:
-            return
         self._is_listening = wanted
+        if self._paused_until_ns:
+            paused = self._paused_until_ns.items()
+            self._paused_until_ns = {each: until_ns for each, until_ns in paused if until_ns > now_ns}
         for descriptor in self._listeners:
-            if wanted:
+            is_wanted = wanted and descriptor not in self._paused_until_ns
+            if is_wanted == (descriptor in self._listened):
+                continue
+            if is_wanted:
+                self._listened.add(descriptor)
                 self._cycle.epoll.register(descriptor, select.EPOLLIN)
             else:
+                self._listened.discard(descriptor)
                 self._cycle.epoll.unregister(descriptor)
 
     # Network processes

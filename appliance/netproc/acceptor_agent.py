@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from appliance.access.client_quotas import IpRates
 from appliance.channels.roles import Role, RoleKind
-from appliance.config.dynamic import CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP, shared_value
-from appliance.config.sections.network import from_one_address
+from appliance.config.declaration import INT32_MAX
+from appliance.config.dynamic import (
+    CONNECTION_RATE,
+    CONNECTIONS_MAX,
+    CONNECTIONS_MAX_PER_IP,
+    CONNECTIONS_PER_IP_OVERRIDES,
+    shared_text,
+    shared_value,
+)
+from appliance.config.sections.network import connections_by_address, from_one_address
 from appliance.netproc.acceptor import Acceptor
 from appliance.process.agent import AgentProcess
 
@@ -66,13 +75,17 @@ class AcceptorAgent:
     def _set_limits(self) -> None:
         image, settings = self._process.attachment.image, self._process.settings
         self._image_version = image.version
-        stored = image.broker_configs()
+        stored, quotas = image.limits()
         connections_max = shared_value(settings, stored, CONNECTIONS_MAX)
         per_ip = shared_value(settings, stored, CONNECTIONS_MAX_PER_IP)
         self._acceptor.book.set_limits(
             connections_max=connections_max,
             connections_max_per_ip=from_one_address(connections_max, per_ip),
+            overrides=connections_by_address(shared_text(settings, stored, CONNECTIONS_PER_IP_OVERRIDES)),
         )
+        rate = shared_value(settings, stored, CONNECTION_RATE)
+        bound = None if rate == INT32_MAX else rate
+        self._acceptor.rates.set_bounds(bound, {}, IpRates(quotas))
 
     # The supervisor and the peers
 

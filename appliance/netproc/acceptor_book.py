@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from appliance.channels.connection_channel import GENERATION_SHIFT, LANE
 from appliance.netproc.address_counts import AddressCounts
+
+_NONE: Final[Mapping[str, int]] = {}
+
+
+def unmapped(host: str) -> str:
+    """Return an address as settings spell it: an IPv4 client of an IPv6 listener has a mapped address."""
+    return host[7:] if host.startswith("::ffff:") and "." in host else host
 
 
 class BookStatistics(msgspec.Struct, frozen=True):
@@ -42,10 +50,17 @@ class ConnectionBook:
         self._next_id = (generation << GENERATION_SHIFT) + 1
         self._connections_max = connections_max
         self._connections_max_per_ip = connections_max_per_ip
+        self._overrides: Mapping[str, int] = {}
         self._shelves: dict[int, _Shelf] = {}
 
-    def set_limits(self, *, connections_max: int, connections_max_per_ip: int) -> None:
-        """Goes by new limits from the next connection on; those that are held stay."""
+    def set_limits(
+        self, *, connections_max: int, connections_max_per_ip: int, overrides: Mapping[str, int] = _NONE
+    ) -> None:
+        """Goes by new limits from the next connection on; those that are held stay.
+
+        `overrides`: address → how many it may hold, instead of `connections_max_per_ip`.
+        """
+        self._overrides = overrides
         self._connections_max = connections_max
         self._connections_max_per_ip = connections_max_per_ip
 
@@ -57,9 +72,13 @@ class ConnectionBook:
         """Why a connection from `host` is closed at once, or None."""
         if self.connections >= self._connections_max:
             return f"max.connections = {self._connections_max} are held"
-        from_host = self.held_from(host)
-        if host != LANE and from_host >= self._connections_max_per_ip:
-            return f"max.connections.per.ip = {self._connections_max_per_ip} are held from {host}"
+        if host == LANE:
+            return None
+        most = self._connections_max_per_ip
+        if self._overrides:
+            most = self._overrides.get(unmapped(host), most)
+        if self.held_from(host) >= most:
+            return f"max.connections.per.ip = {most} are held from {host}"
         return None
 
     def held_from(self, host: str) -> int:

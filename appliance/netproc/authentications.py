@@ -21,7 +21,7 @@ Bounds
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import SocketType
 from typing import Final, cast
@@ -37,6 +37,7 @@ from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.tls_stream import TlsStream
 from appliance.requests.authentication import FRAME_SIZE_BYTES, Authenticated, Authentication, State
 from appliance.requests.authenticators import Authenticators
+from appliance.sasl.registry import MakeExchange
 
 TURN_NS: Final = 2_000_000
 STEPS_AT_ONCE: Final = 4
@@ -121,6 +122,10 @@ class Authentications:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def makers(self, listener: str) -> Mapping[str, MakeExchange]:
+        """Return the mechanisms of a listener, by name."""
+        return self._authenticators.makers(listener)
 
     def is_empty(self) -> bool:
         """Inbox: whether no step is left over from the last turn."""

@@ -123,8 +123,8 @@ class Intake:
             self._pool.give(block)
             return
         if connection.muted:
-            # A long poll may last for minutes: a small request behind it holds no block.
-            if connection.held and left <= STASH_BYTES:
+            # A long poll may last for minutes, and so may a throttled client be: a small request holds no block.
+            if (connection.held or connection.throttled_until_ns) and left <= STASH_BYTES:
                 connection.stash = bytes(block.view[start:end])
                 connection.block = None
                 self._pool.give(block)
@@ -195,7 +195,8 @@ class Intake:
 
     def slowest(self, connections: Iterable[Connection], now_ns: int) -> list[Connection]:
         """Who holds space beyond the grace, the least bytes per second first: half-received frames, and frames
-        that must wait because their client does not read the answers before them, or because those come late.
+        that must wait because their client does not read the answers before them or is throttled, or because those
+        come late.
         """
         late = [
             connection
@@ -204,7 +205,7 @@ class Intake:
             and not connection.starved
             and now_ns - (connection.last_active_ns if connection.muted else connection.frame_began_ns)
             > self.grace_ns
-            and (connection.out or connection.held or not connection.muted)
+            and (connection.out or connection.held or connection.throttled_until_ns or not connection.muted)
         ]
         return sorted(late, key=lambda c: (c.end - c.start) / (now_ns - c.frame_began_ns))
 

@@ -23,6 +23,7 @@ from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
+from appliance.cluster import ClientQuotas, ClusterImage
 from appliance.config.sections.listeners import host_and_port
 from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.brief_wait import BriefWait
@@ -49,6 +50,7 @@ from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
 from appliance.requests.coordinator_line import ANSWER_NS
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.meter import Meter
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.questions import ControllerRequests
 from appliance.requests.segment_files import SegmentFiles
@@ -60,10 +62,10 @@ from appliance.requests.worker_lines import WorkerClient
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
     from appliance.netproc.authentications import Authentications
+    from appliance.netproc.metering import Metering
     from appliance.netproc.tls_handshakes import Handshakes
     from appliance.netproc.tls_stream import TlsStream
     from appliance.requests.authentication import Authenticated, Authentication
-    from appliance.requests.authenticators import Authenticators
 
 _log: Final = logging.getLogger(__name__)
 
@@ -189,13 +191,15 @@ class NetworkAgent:
         self._running = True
         self._sweeping = False
         self._second: Transport | None = None  # clients that do not come by TCP
+        self._quotas: tuple[ClientQuotas, ...] = ()
+        self._metering: Metering | None = None  # since the first quota
+        self._meter: Meter | None = None  # while there are quotas
+        routes.on_image(self._look_at_quotas)
         self._lanes: Lanes | None = None  # in `_second`, too
         self._handshakes: Handshakes | None = None  # where a listener has TLS
         self._authentications: Authentications | None = None  # where a listener has SASL
-        self._authenticators: Authenticators | None = None
-        self._cycle.add_inbox(fan_out)
-        self._cycle.add_inbox(self._long)
-        self._cycle.add_inbox(self)
+        for inbox in (fan_out, self._long, self):
+            self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
 
     def add_transport(self, transport: Callable[[TransportHost], Transport]) -> None:
@@ -226,6 +230,44 @@ class NetworkAgent:
             self._second = self._lanes if self._second is None else Pair(self._lanes, self._second)
         self._lanes.add(assignment, sock)
 
+    def _look_at_quotas(self, image: ClusterImage) -> None:
+        """Go by the quotas of a new image."""
+        if image.quotas is self._quotas:
+            return
+        self._quotas = image.quotas
+        meter: Meter | None = None
+        if any(each.entity.ip is None for each in image.quotas):
+            if self._metering is None:
+                from appliance.netproc.metering import Metering
+
+                self._metering = Metering(
+                    self._attachment,
+                    timers=self._cycle.timers,
+                    clock=self._clock,
+                    mute=self._mute_throttled,
+                    resume=self._resume_throttled,
+                )
+            self._metering.set_quotas(image.quotas)
+            meter = self._metering.meter
+        self._meter = meter
+        self._apis.set_meter(meter)
+
+    def _mute_throttled(self, session: Session) -> None:
+        """A client is over its quota. A second transport looks at the session before it takes a request."""
+        if isinstance(session, Connection) and not session.closed:
+            session.muted = True
+            self._intake.settle(session, self._clock.monotonic_ns())
+            self._watch(session)
+
+    def _resume_throttled(self, session: Session) -> None:
+        if not isinstance(session, Connection):
+            assert self._second is not None
+            self._second.resume(session)
+        elif self._may_resume(session):
+            self._resume(session)
+        else:
+            self._watch(session)
+
     def add_handshakes(self) -> None:
         """Serve the listeners that have TLS. Call it before `run`."""
         from appliance.netproc.tls_handshakes import Handshakes, certificates_by_listener
@@ -244,10 +286,9 @@ class NetworkAgent:
         from appliance.netproc.authentications import Authentications
         from appliance.requests.authenticators import Authenticators
 
-        self._authenticators = Authenticators(self._settings, self._routes, self._clock, self._process.warn)
         self._authentications = Authentications(
             self._settings.sasl,
-            self._authenticators,
+            Authenticators(self._settings, self._routes, self._clock, self._process.warn),
             cycle=self._cycle,
             clock=self._clock,
             done=self._add_authenticated,
@@ -273,6 +314,7 @@ class NetworkAgent:
         Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
         """
         if self._attachment.image.version:
+            self._routes.look()  # so that quotas count for the first request
             self._fan_out.connect()
         else:
             self._process.after_ms(IMAGE_LOOK_MS, self.join)
@@ -484,7 +526,7 @@ class NetworkAgent:
         """Take a connection whose client has proved who it is."""
         from appliance.requests.reauthentications import lifetime_of
 
-        assert self._authenticators is not None
+        assert self._authentications is not None
         now_ns = self._clock.monotonic_ns()
         if stream is None:
             connection = self._add_plain(assignment, sock, now_ns)
@@ -492,7 +534,7 @@ class NetworkAgent:
             connection = self._add_stream(assignment, stream, now_ns)
         connection.principal = sys.intern(client.principal)
         connection.name_software(client.software_name, client.software_version)
-        connection.lifetime = lifetime_of(self._authenticators.makers(assignment.listener), client)
+        connection.lifetime = lifetime_of(self._authentications.makers(assignment.listener), client)
         if self._audit is not None:
             self._audit.auditing.authenticated(connection, mechanism=client.mechanism)
         self._count_connections(now_ns)
@@ -563,6 +605,8 @@ class NetworkAgent:
             self._coordinator.leave(session)
         session.queue = None
         self._answered.discard(session)
+        if self._metering is not None:
+            self._metering.ended(session)
 
     def _refuse(self, pending: Request, why: str) -> None:
         self._fault(pending.session, why)
@@ -678,6 +722,7 @@ class NetworkAgent:
             and not connection.closed
             and not connection.out
             and not connection.owed_bytes
+            and not connection.throttled_until_ns
             and connection.in_flight <= (0 if connection.held else self._in_flight_max // 2)
             and self._draining_until_ns is None
         )
@@ -706,6 +751,8 @@ class NetworkAgent:
                 if not isinstance(piece, bytes):
                     piece.file.release()
             return
+        if self._meter is not None:
+            self._meter.answered(pending, answer)
         queue = session.queue
         if queue is not None and queue[0] is pending:
             self._answered.add(session)
@@ -857,6 +904,8 @@ class NetworkAgent:
         if self._second is not None:
             self._second.close()
         self._files.close()
+        if self._metering is not None:
+            self._metering.close()
         self._fan_out.close()
         self._controller.close()
         if self._audit is not None:
@@ -864,11 +913,17 @@ class NetworkAgent:
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
-        """Partitions that the purgatory watches for this process, and fetches that left it early to make room."""
+        """Return partitions that the purgatory watches for this process, fetches that left it early to make room, and
+        what quotas do.
+        """
+        quotas = {} if self._metering is None else self._metering.statistics()
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
             "lost_audit_entries": 0 if self._audit is None else self._audit.lost,
+            "throttled_answers": quotas.get("throttled", 0),
+            "throttled_sessions": quotas.get("muted", 0),
+            "forgotten_budgets": quotas.get("evicted", 0),
         }
 
     def statistics(self) -> dict[str, Any]:
@@ -883,4 +938,5 @@ class NetworkAgent:
             "questions": self._questions.statistics(),
             "long": self._long.statistics(),
             "segments": self._files.statistics(),
+            "quotas": {} if self._metering is None else self._metering.statistics(),
         }

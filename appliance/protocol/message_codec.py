@@ -47,7 +47,7 @@ WriteInPieces: TypeAlias = Callable[[bytearray, Any], Generator[None, None, None
 
 PIECE: Final = 32
 
-_FORMATS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "bool": "?"}
+_FORMATS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "float64": "d", "bool": "?"}
 
 _READ_FIXED: dict[str, Read] = {
     "int8": Cursor.int8,
@@ -55,6 +55,7 @@ _READ_FIXED: dict[str, Read] = {
     "int32": Cursor.int32,
     "int64": Cursor.int64,
     "uint16": Cursor.uint16,
+    "float64": Cursor.float64,
     "bool": Cursor.boolean,
     "uuid": Cursor.uuid,
 }

@@ -30,6 +30,7 @@ INT8: Final = Struct(">b")
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
+FLOAT64: Final = Struct(">d")
 
 UVARINT_BYTES_MAX: Final = 5
 UVARINT_MAX: Final = 0xFFFF_FFFF
@@ -156,6 +157,10 @@ class Cursor:
 
     def int64(self) -> int:
         value: int = INT64.unpack_from(self.buffer, self.skip(8))[0]
+        return value
+
+    def float64(self) -> float:
+        value: float = FLOAT64.unpack_from(self.buffer, self.skip(8))[0]
         return value
 
     def uint16(self) -> int:

@@ -30,6 +30,7 @@ _FIXED_BYTES = {
     "int32": 4,
     "int64": 8,
     "uint16": 2,
+    "float64": 8,
     "bool": 1,
     "uuid": 16,
 }

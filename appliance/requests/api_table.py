@@ -15,7 +15,7 @@ coordinator, behind a question to the transaction's (`transactional_commits`).
 
 `acl` names what Apache Kafka 4.3 checks first, and leaves the request without an effect if it is denied
 (`KafkaApis.scala`, `ControllerApis.scala`); ResourceType.ANY stands for what the request names. `guards` checks it,
-and the rest, where an authorizer is configured. Nothing throttles yet.
+and the rest, where an authorizer is configured. `throttled` names the quota beside the processor time (`meter`).
 The same part in Apache Kafka: the `match` of `KafkaApis.handle`.
 """
 
@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.group_requests import has_transactional_id
+from appliance.requests.local_handlers.alter_client_quotas import alter_client_quotas
 from appliance.requests.local_handlers.alter_configs import alter_configs
 from appliance.requests.local_handlers.alter_partition_reassignments import alter_partition_reassignments
 from appliance.requests.local_handlers.alter_user_scram_credentials import alter_user_scram_credentials
@@ -38,6 +39,7 @@ from appliance.requests.local_handlers.create_topics import create_topics
 from appliance.requests.local_handlers.delete_acls import delete_acls
 from appliance.requests.local_handlers.delete_topics import delete_topics
 from appliance.requests.local_handlers.describe_acls import describe_acls
+from appliance.requests.local_handlers.describe_client_quotas import describe_client_quotas
 from appliance.requests.local_handlers.describe_cluster import describe_cluster
 from appliance.requests.local_handlers.describe_configs import describe_configs
 from appliance.requests.local_handlers.describe_quorum import describe_quorum
@@ -214,6 +216,18 @@ API_TABLE: Final[tuple[Api, ...]] = (
         _DESCRIBE_CLUSTER,
     ),
     Api(ApiKey.OFFSET_DELETE, _COORDINATOR, None, _DELETE_GROUP),
+    Api(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        _LOCAL,
+        describe_client_quotas,
+        Acl(ResourceType.CLUSTER, AclOperation.DESCRIBE_CONFIGS),
+    ),
+    Api(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        _CONTROLLER,
+        alter_client_quotas,
+        Acl(ResourceType.CLUSTER, AclOperation.ALTER_CONFIGS),
+    ),
     Api(
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         _LOCAL,

@@ -41,6 +41,7 @@ from appliance.requests.log_handlers.partitioned import PartitionedHandler
 from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.meter import Meter
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.reauthentications import Reauthentications
 from appliance.requests.rights import Rights
@@ -92,6 +93,7 @@ class Apis:
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
+        self._routes = routes
         self._partitions_max = settings.broker.max_partitions
         self._finish = finish
         self._coordinator = coordinator
@@ -115,6 +117,9 @@ class Apis:
             refuse=refuse,
             auditing=auditing,
         )
+        self._clock = clock
+        self._meter: Meter | None = None
+        self._is_watched = rights is not None
         questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
             routes,
@@ -206,6 +211,14 @@ class Apis:
                 ):
                     self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
 
+    def set_meter(self, meter: Meter | None) -> None:
+        """Count what clients use from now on, or do not."""
+        self._meter = meter
+        self._is_watched = self._rights is not None or meter is not None
+        self._local.meter = self._long.meter = meter
+        self._fetch.set_meter(meter)
+        self._begin[_FETCH] = self._begin_fetch if meter is None else self._begin_limited_fetch
+
     def _begin_produce(
         self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
     ) -> None:
@@ -226,9 +239,22 @@ class Apis:
             self._fetch.begin(pending, view, position, end)
             pending.give_block(self._pool)  # a fetch that waits holds no payload
 
+    def _begin_limited_fetch(
+        self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
+    ) -> None:
+        meter, position = self._meter, header.body_position
+        limit_bytes = 0 if meter is None else meter.fetch_max_bytes(pending.session)
+        if end - position > LARGE_BYTES:
+            steps = self._fetch.begin_large(pending, view, position, end, limit_bytes)
+            self._long.begin(pending, steps, end - position)
+        else:
+            self._fetch.begin(pending, view, position, end, limit_bytes)
+            pending.give_block(self._pool)
+
     def _begin_at_coordinator(
         self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
     ) -> None:
+        self._routes.look()  # some of these requests need no route, and would not see new quotas
         self._coordinator.begin(pending, view, header.body_position, end, start=start)
         pending.give_block(self._pool)
 
@@ -248,7 +274,9 @@ class Apis:
     ) -> None:
         self._local.begin(pending, view, header.body_position, end)
 
-    def serve(self, session: Session, block: Any, start: int, end: int) -> None:
+    def serve(  # noqa: PLR0912 (the hot path: a call costs more than a branch)
+        self, session: Session, block: Any, start: int, end: int
+    ) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
         produce request's until its worker has answered. Parsing may go on in later turns.
 
@@ -258,9 +286,7 @@ class Apis:
         if session.lifetime is not None and self._reauthentications.takes(session, block, start, end):
             return
         view = block.view
-        if self._rights is not None:
-            self._rights.refresh()
-            session.rights_version = self._rights.version
+        began_ns = self._watched(session) if self._is_watched else 0
         memo = session.produce_memo
         # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
         if (
@@ -274,7 +300,11 @@ class Apis:
                 correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
                 pending = Request(session, block, _PRODUCE, version, correlation_id)
                 session.enqueue(pending)
+                if began_ns:
+                    self._count_arrival(session, _PRODUCE, end - start)
                 self._produce.place(pending, produce)
+                if began_ns:
+                    self._count_time(session, began_ns)
                 return
         try:
             header = parse_request_header(view, start, end)
@@ -286,6 +316,8 @@ class Apis:
         pending = Request(session, block, header.api_key, header.version, header.correlation_id)
         session.enqueue(pending)
         try:
+            if began_ns:
+                self._count_arrival(session, header.api_key, end - start)
             if header.served:
                 self._begin[header.api_key](pending, view, header, start, end)
             else:
@@ -298,6 +330,23 @@ class Apis:
             if header.api_key != _PRODUCE:
                 pending.give_block(self._pool)
             raise
+        if began_ns:
+            self._count_time(session, began_ns)
+
+    def _watched(self, session: Session) -> int:
+        """Bring the rights of a session up to date. Return when its request began if it is metered, else 0."""
+        if self._rights is not None:
+            self._rights.refresh()
+            session.rights_version = self._rights.version
+        return 0 if self._meter is None else self._clock.monotonic_ns()
+
+    def _count_arrival(self, session: Session, api_key: int, size_bytes: int) -> None:
+        if self._meter is not None:
+            self._meter.arrived(session, api_key, size_bytes)
+
+    def _count_time(self, session: Session, began_ns: int) -> None:
+        if self._meter is not None:
+            self._meter.served(session, self._clock.monotonic_ns() - began_ns)
 
     def end_waits(self, session: Session) -> None:
         """Answer the fetches that wait for records with what there is, because the client seems to have left."""

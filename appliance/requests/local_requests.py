@@ -24,6 +24,7 @@ from appliance.requests.local_handlers.metadata import asked_by_id
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.meter import Meter
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
@@ -67,6 +68,7 @@ class LocalRequests:
         "_producer_ids",
         "_routes",
         "_settings",
+        "meter",
     )
 
     def __init__(
@@ -85,6 +87,7 @@ class LocalRequests:
     ) -> None:
         self._guarding = guarding
         self._is_checked = guarding is not None and guarding.rights is not None
+        self.meter: Meter | None = None
         self._settings = settings
         self._routes = routes
         self._handlers = handlers
@@ -149,6 +152,8 @@ class LocalRequests:
             None
             if guarding is None or guarding.auditing is None
             else AuditedRequest(guarding.auditing, pending),
+            self.meter,
+            version,
         )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):

@@ -32,6 +32,7 @@ from typing import Final
 from appliance.channels.control_channel import Body
 from appliance.clock import NS_PER_MS, Clock
 from appliance.ipc.buffer_pool import BufferPool
+from appliance.requests.meter import Meter
 from appliance.requests.questions import ControllerRequests, PendingRequest
 from appliance.requests.session import Request, Session
 from appliance.requests.steps import Ask, Steps
@@ -136,6 +137,7 @@ class LongRequests:
         "_short",
         "_spent_ns",
         "_tasks",
+        "meter",
         "wants_turn",
     )
 
@@ -159,6 +161,7 @@ class LongRequests:
         self._large = _Rotation(LONG_MAX, LARGE_BYTES_MAX)
         self._large_next = False
         self._spent_ns = 0
+        self.meter: Meter | None = None  # while there are quotas
         self.wants_turn = False  # or there is something to count anew
 
     def begin(self, pending: Request, steps: Steps[None], size_bytes: int) -> None:
@@ -191,11 +194,11 @@ class LongRequests:
         """Works on what is there, TURN_NS at most; called once in each turn of the duty cycle."""
         self._spent_ns = 0
         while self._fresh and self._spent_ns < FRESH_NS:
-            self._slice(self._fresh.popleft())
+            self._later_slice(self._fresh.popleft())
         while self._short.ready and self._spent_ns < SHORT_TURN_NS:
-            self._slice(self._short.ready.popleft())
+            self._later_slice(self._short.ready.popleft())
         while (task := self._next_long()) is not None:
-            self._slice(task)
+            self._later_slice(task)
             if self._spent_ns >= TURN_NS:
                 break
         self.wants_turn = self._spent_ns > 0 or not self.is_empty()
@@ -218,6 +221,13 @@ class LongRequests:
             self._fresh.append(task)
         else:
             task.rotation.ready.append(task)
+
+    def _later_slice(self, task: _Task) -> None:
+        """A slice outside of `begin`, whose time nobody else counts for a quota."""
+        before_ns = task.spent_ns
+        self._slice(task)
+        if self.meter is not None:
+            self.meter.served(task.pending.session, task.spent_ns - before_ns)
 
     def _slice(self, task: _Task) -> None:
         if task.is_over:

@@ -109,6 +109,7 @@ class Session:
         "slot",
         "software_name",
         "software_version",
+        "throttled_until_ns",
         "told_host",
         "told_port",
         "transaction",
@@ -154,6 +155,7 @@ class Session:
         self.hung_up = False  # the client has closed, and what it sent before is still served
         self.closed = False
         self.queue: list[Request] | None = None
+        self.throttled_until_ns = 0  # until then no further request is taken (`meter`)
 
     def told_of(self, slot: BrokerSlot) -> BrokerSlot:
         """Return a slot with the address that this client is told."""

@@ -6,6 +6,7 @@ again when it is asked for: of a thousand that a takeover moves, in a dozen imag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -58,7 +59,7 @@ class TopicRoute:
 class TopicRoutes:
     """Routes by topic name and by topic id, of the current image."""
 
-    __slots__ = ("_by_id", "_by_name", "_ids", "_image", "_reader", "_version", "_workers")
+    __slots__ = ("_by_id", "_by_name", "_ids", "_image", "_on_image", "_reader", "_version", "_workers")
 
     def __init__(self, reader: ImageReader, *, workers: int) -> None:
         """`workers`: how many each slot has."""
@@ -69,6 +70,11 @@ class TopicRoutes:
         self._by_name: dict[str, TopicRoute] = {}
         self._by_id: dict[UUID, TopicRoute] = {}
         self._ids: dict[UUID, str] | None = None
+        self._on_image: Callable[[ClusterImage], None] | None = None
+
+    def on_image(self, told: Callable[[ClusterImage], None]) -> None:
+        """Call `told` with each image as soon as it is looked at. It must not look itself."""
+        self._on_image = told
 
     @property
     def image(self) -> ClusterImage | None:
@@ -80,6 +86,10 @@ class TopicRoutes:
     def version(self) -> int:
         self._refresh()
         return self._version
+
+    def look(self) -> None:
+        """Look at the current image, as every other method does."""
+        self._refresh()
 
     def by_name(self, topic: str) -> TopicRoute | None:
         """The topic's routes, None when it does not exist."""
@@ -119,6 +129,8 @@ class TopicRoutes:
         self._by_name.clear()
         self._by_id.clear()
         self._ids = None
+        if self._on_image is not None and self._image is not None:
+            self._on_image(self._image)
 
 
 def _route(topic: TopicImage, index: int, *, workers: int) -> PartitionRoute:

@@ -35,6 +35,9 @@ class Transport(Protocol):
     def send(self, session: Session) -> None:
         """The answer at the head of the session's queue is there."""
 
+    def resume(self, session: Session) -> None:
+        """The session is throttled no more: go on with its requests."""
+
     def owe(self, session: Session, owed_bytes: int) -> None:
         """An answer was given that may be large where its request was small."""
 

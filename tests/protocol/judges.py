@@ -40,6 +40,12 @@ _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["
 _OCTETS = st.binary(max_size=12) | st.sampled_from([b"", bytes(127), bytes(300)])
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UUIDS = st.none() | st.integers(1, 2**128 - 1).map(lambda number: uuid.UUID(int=number))
+_OTHERS: dict[str, st.SearchStrategy[Any]] = {
+    "float64": st.floats(allow_nan=False),
+    "bool": st.booleans(),
+    "uuid": _UUIDS,
+    "bytes": _OCTETS,
+}
 
 
 def shape_of(api: ApiKey, kind: str) -> type:
@@ -75,14 +81,8 @@ def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
         one = st.integers(0, 2**43)  # kio makes a date of it
     elif field.primitive in _INTEGERS:
         one = st.integers(*_INTEGERS[field.primitive])
-    elif field.primitive == "bool":
-        one = st.booleans()
-    elif field.primitive == "uuid":
-        one = _UUIDS
-    elif field.primitive == "bytes":
-        one = _OCTETS
     else:
-        one = _TEXTS
+        one = _OTHERS.get(field.primitive or "", _TEXTS)
     if field.is_array:
         element = _home_type(field, shape)
         bare: str | None = getattr(element, "BARE_FIELD", None)

@@ -23,6 +23,11 @@ from appliance.protocol.apis.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from appliance.protocol.apis.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+)
 from appliance.protocol.apis.alter_configs import AlterConfigsRequest
 from appliance.protocol.apis.alter_configs import AlterConfigsResource as OldAlterConfigsResource
 from appliance.protocol.apis.alter_partition_reassignments import AlterPartitionReassignmentsRequest
@@ -49,6 +54,7 @@ from appliance.protocol.apis.delete_records import (
 )
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.describe_acls import DescribeAclsRequest
+from appliance.protocol.apis.describe_client_quotas import DescribeClientQuotasRequest
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
@@ -501,6 +507,12 @@ def questions(chance: random.Random) -> list[Callable[[], Question]]:
         lambda: (
             ApiKey.CREATE_ACLS,
             CreateAclsRequest((AclCreation(2, "", "User:x", "*", 3, 3),)),
+            None,
+        ),
+        lambda: (ApiKey.DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest(()), None),
+        lambda: (
+            ApiKey.ALTER_CLIENT_QUOTAS,
+            AlterClientQuotasRequest((QuotaAlteration((QuotaEntity("user", "nobody"),), ()),)),
             None,
         ),
         lambda: (ApiKey.DELETE_ACLS, DeleteAclsRequest((DeleteAclsFilter(2, "no", None, None, 1, 1),)), None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.declaration import ConfigType, Effect
+from appliance.config.declaration import INT32_MAX, ConfigType, Effect
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
@@ -19,6 +19,32 @@ def from_one_address(connections_max: int, connections_max_per_ip: int) -> int:
     if connections_max_per_ip >= 0:
         return connections_max_per_ip
     return connections_max - (connections_max // 10 if connections_max >= FEW_CONNECTIONS else 0)
+
+
+def connections_by_address(text: str) -> dict[str, int]:
+    """Return what `max.connections.per.ip.overrides` says: address → how many connections it may hold.
+
+    Raises:
+        ConfigurationError: it says something else. A host name is no address.
+    """
+    found: dict[str, int] = {}
+    if not text:
+        return found
+    from ipaddress import ip_address  # which few need
+
+    for entry in filter(None, map(str.strip, text.split(","))):
+        address, _, number = entry.rpartition(":")
+        try:
+            most = int(number)
+            host = str(ip_address(address.strip("[]")))
+        except ValueError:
+            most, host = -1, ""
+        if most < 0:
+            raise ConfigurationError(
+                f"max.connections.per.ip.overrides: {entry[:100]!r}: must be address:number, for example 10.0.0.7:50"
+            )
+        found[host] = most
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +96,21 @@ class NetworkSettings:
         effect=Effect.AT_ONCE,
         doc="Maximum number of connections from one address. With -1, one address may have nine tenths "
         "of max.connections. If max.connections is below 100, -1 means no limit for one address.",
+    )
+    connections_per_ip_overrides: str = option(
+        "",
+        "max.connections.per.ip.overrides",
+        effect=Effect.AT_ONCE,
+        doc="Addresses with another maximum than max.connections.per.ip, as `address:number`, separated by commas.",
+    )
+    connection_creation_rate: int = option(
+        INT32_MAX,
+        "max.connection.creation.rate",
+        unit="connections a second",
+        minimum=1,
+        effect=Effect.AT_ONCE,
+        doc="Maximum rate of new connections. While it is exceeded, new connections wait to be accepted. ZeroMQ "
+        "clients and clients with shared memory do not count.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -156,6 +197,7 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        connections_by_address(self.connections_per_ip_overrides)
         if self.ring_slots & (self.ring_slots - 1):
             raise ConfigurationError(f"network.ring.slots = {self.ring_slots}: must be a power of two")
         if self.pool_bytes < self.request_max_bytes:

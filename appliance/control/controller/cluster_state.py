@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from appliance.cluster import AclBinding, PartitionImage, ScramCredential, TopicImage
+from appliance.cluster import AclBinding, ClientQuotas, PartitionImage, ScramCredential, TopicImage
 from appliance.control.controller.acl_store import Resource
 from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.quota_store import Quotas
 from appliance.control.controller.topic_commands import Existing, metric_name
 from appliance.control.controller.user_store import ScramKey
 
@@ -49,8 +50,9 @@ class ClusterState:
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
-    `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them. `user_configs`: user →
-    what was set there; `scram`: the credentials among that, `shown_scram`: all of them, as the next image has them.
+    `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them. `scram`: every SCRAM
+    credential, `shown_scram`: the same, as the next image has them. `quotas`: of every entity that has some, and
+    `shown_quotas` the same, as the next image has them.
     """
 
     __slots__ = (
@@ -63,12 +65,13 @@ class ClusterState:
         "group_configs",
         "live",
         "names_by_metric",
+        "quotas",
         "rows",
         "scram",
         "shown_acls",
+        "shown_quotas",
         "shown_scram",
         "topics",
-        "user_configs",
         "visible",
     )
 
@@ -85,10 +88,16 @@ class ClusterState:
         self.acl_folders: set[tuple[int, int]] = set()
         self.acl_bytes = 0
         self.shown_acls: tuple[AclBinding, ...] = ()
-        self.user_configs: dict[str, dict[str, str]] = {}
         self.scram: dict[ScramKey, ScramCredential] = {}
         self.shown_scram: tuple[ScramCredential, ...] = ()
+        self.quotas: Quotas = {}
+        self.shown_quotas: tuple[ClientQuotas, ...] = ()
         self.dirty = True
+
+    def set_quotas(self, quotas: Quotas) -> None:
+        """`quotas` are all that there are from now on; the mapping is kept, and not changed any more."""
+        self.quotas = quotas
+        self.shown_quotas = tuple(ClientQuotas(entity, quotas[entity]) for entity in quotas)
 
     def existing(self) -> Existing:
         """What checks look at; of this moment."""

@@ -27,6 +27,7 @@ from appliance.channels.control_channel import (
     AlterAcls,
     AlterConfigs,
     AlterPartitions,
+    AlterQuotas,
     AlterReassignments,
     AlterScram,
     Assigned,
@@ -159,7 +160,9 @@ class Controller:
         self._alarms = alarms
         self._clock = clock
         self.lines = WorkerSessions(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
-        self._deciding = Deciding(state, slots=slots, settings=settings, controller_epoch=fence.epoch)
+        self._deciding = Deciding(
+            state, store, slots=slots, settings=settings, controller_epoch=fence.epoch, clock=clock
+        )
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._copy_moves = CopyMoves(self.lines, answer=self._answer)
         self._waves: dict[int, Wave] = {}
@@ -211,6 +214,7 @@ class Controller:
                     | AlterConfigs()
                     | AlterAcls()
                     | AlterScram()
+                    | AlterQuotas()
                 ):
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
@@ -634,12 +638,15 @@ class Controller:
                 group_configs=state.group_configs,
                 acls=state.shown_acls,
                 scram=state.shown_scram,
+                quotas=state.shown_quotas,
             )
         )
         state.dirty = False
 
     def _answer_topics(self, ask: Ask, outcomes: list[TopicOutcome]) -> None:
-        self._answer(ask.sender, ask.number, TopicOutcomes(tuple(outcomes), self._publisher.version))
+        self._answer(
+            ask.sender, ask.number, TopicOutcomes(tuple(outcomes), self._publisher.version, ask.throttle_ms)
+        )
 
     def _answer(self, sender: bytes, number: int, body: Body) -> None:
         self._send(sender, Envelope(number, body))

@@ -18,15 +18,20 @@ from appliance.channels.control_channel import (
     AclOutcomes,
     AlterAcls,
     AlterConfigs,
+    AlteredQuotas,
     AlteredResource,
+    AlterQuotas,
     AlterScram,
     ConfigOutcome,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    QuotaOutcome,
+    QuotaOutcomes,
     TopicOutcome,
 )
-from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, TopicImage
+from appliance.clock import Clock
+from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, QuotaEntity, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.acl_commands import check_filter, check_new, text_bytes
 from appliance.control.controller.acl_store import (
@@ -39,8 +44,12 @@ from appliance.control.controller.acl_store import (
 from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
+from appliance.control.controller.entity_configs import PendingTree, alter_configs
 from appliance.control.controller.leader_selection import of_new_partition
-from appliance.control.controller.outcomes import planned, refused
+from appliance.control.controller.mutation_budgets import MutationBudgets
+from appliance.control.controller.outcomes import blamed_quotas, planned, refused
+from appliance.control.controller.quota_commands import check_entity, plan_quotas
+from appliance.control.controller.quota_store import Quotas, entity_path, quota_changes
 from appliance.control.controller.scram_commands import plan_scram
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import new_id
@@ -57,8 +66,8 @@ from appliance.control.controller.topic_store import (
     growth,
 )
 from appliance.control.controller.wave import Ask, ConfigAsk, ImageAsk
-from appliance.control.store.metadata_store import Operation
-from appliance.errors import ApplianceDefect, RejectedRequest
+from appliance.control.store.metadata_store import MetadataStore, Operation
+from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest, StorageFault
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.errors import ErrorCode
 
@@ -82,12 +91,22 @@ class Turn(msgspec.Struct):
 class Deciding:
     """Single-threaded; belongs to the controller, which carries out what it decides."""
 
-    __slots__ = ("_controller_epoch", "_settings", "_slots", "_state")
+    __slots__ = ("_budgets", "_controller_epoch", "_settings", "_slots", "_state", "_store")
 
     def __init__(
-        self, state: ClusterState, *, slots: SlotStates, settings: Settings, controller_epoch: int
+        self,
+        state: ClusterState,
+        store: MetadataStore,
+        *,
+        slots: SlotStates,
+        settings: Settings,
+        controller_epoch: int,
+        clock: Clock,
     ) -> None:
+        """`store` is only read here."""
+        self._budgets = MutationBudgets(clock)
         self._state = state
+        self._store = store
         self._slots = slots
         self._settings = settings
         self._controller_epoch = controller_epoch
@@ -97,7 +116,13 @@ class Deciding:
         turn: Turn,
         sender: bytes,
         number: int,
-        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls | AlterScram,
+        request: CreateTopics
+        | CreatePartitions
+        | DeleteTopics
+        | AlterConfigs
+        | AlterAcls
+        | AlterQuotas
+        | AlterScram,
     ) -> None:
         match request:
             case CreateTopics():
@@ -111,13 +136,16 @@ class Deciding:
             case AlterAcls():
                 self._plan_acls(turn, sender, number, request)
             case AlterScram():
-                outcomes = plan_scram(turn, self._state, request)
+                outcomes = plan_scram(turn, self._state, self._store, request)
                 turn.image_asks.append(ImageAsk(sender, number, outcomes))
+            case AlterQuotas():
+                self._plan_quotas(turn, sender, number, request)
 
     def _plan_topics(self, turn: Turn, sender: bytes, number: int, request: CreateTopics) -> None:
         broker = self._settings.broker
         twice = duplicates([wanted.name for wanted in request.topics])
         outcomes: list[TopicOutcome] = []
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         request_left = broker.max_partitions_per_request
         if request.partitions_left is not None:
             request_left = min(request_left, request.partitions_left)
@@ -137,6 +165,7 @@ class Deciding:
                     request_left=request_left,
                     topic_defaults=self.topic_defaults(),
                 )
+                spending.spend(plan.partition_count)
             except RejectedRequest as refusal:
                 outcomes.append(self._refused_creation(wanted.name, refusal))
                 continue
@@ -144,7 +173,7 @@ class Deciding:
             if not request.validate_only:
                 self._decide(turn, plan)
             outcomes.append(planned(plan, validate_only=request.validate_only))
-        turn.asks.append(Ask(sender, number, outcomes))
+        turn.asks.append(Ask(sender, number, outcomes, spending.throttle_ms))
 
     def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
         """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
@@ -163,18 +192,21 @@ class Deciding:
 
     def _plan_growth(self, turn: Turn, sender: bytes, number: int, request: CreatePartitions) -> None:
         limit = self._settings.broker.max_partitions_per_request
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         try:
             plan = plan_growth(request, self._state.existing(), request_left=limit)
+            spending.spend(len(plan.replicas))
         except RejectedRequest as refusal:
             outcome = refused(request.name, refusal)
         else:
             if not request.validate_only:
                 self._decide(turn, plan)
             outcome = planned(plan, validate_only=request.validate_only)
-        turn.asks.append(Ask(sender, number, [outcome]))
+        turn.asks.append(Ask(sender, number, [outcome], spending.throttle_ms))
 
     def _plan_deletions(self, turn: Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
         outcomes: list[TopicOutcome] = []
+        spending = self._budgets.spending(request.client, self._state.shown_quotas)
         named = list(request.names)
         twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
         doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
@@ -185,12 +217,13 @@ class Deciding:
                 if str(wanted) in twice:
                     raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
                 topic = find_doomed(wanted, self._state.existing(), names, broker=self._settings.broker)
+                spending.spend(len(topic.partitions))
             except RejectedRequest as refusal:
                 outcomes.append(refused(name, refusal, topic_id=topic_id))
                 continue
             self._doom(turn, topic)
             outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
-        turn.asks.append(Ask(sender, number, outcomes))
+        turn.asks.append(Ask(sender, number, outcomes, spending.throttle_ms))
 
     def _names_of(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
         """One look at all topics, however many ids are asked for."""
@@ -314,6 +347,61 @@ class Deciding:
         def undo() -> None:
             state.acls, state.shown_acls, state.acl_folders = stored, shown, known_folders
             state.acl_bytes = stored_bytes
+
+        turn.undo.append(undo)
+
+    def _plan_quotas(self, turn: Turn, sender: bytes, number: int, request: AlterQuotas) -> None:
+        quotas = dict(self._state.quotas)
+        altered: dict[QuotaEntity, None] = {}
+        outcomes: list[QuotaOutcome] = []
+        for asked in request.entities:
+            try:
+                entity = self._plan_entity(asked, quotas)
+            except RejectedRequest as refusal:
+                outcomes.append(QuotaOutcome(int(refusal.code), refusal.message))
+                continue
+            altered[entity] = None
+            outcomes.append(QuotaOutcome())
+        answer = QuotaOutcomes(tuple(outcomes))
+        if not request.validate_only:
+            try:
+                self._alter_quotas(turn, quotas, altered)
+            except (StorageFault, CorruptFile) as fault:
+                answer = blamed_quotas(fault, answer)
+        turn.image_asks.append(ImageAsk(sender, number, answer))
+
+    @staticmethod
+    def _plan_entity(asked: AlteredQuotas, quotas: Quotas) -> QuotaEntity:
+        """Plan one entity of a request in `quotas`."""
+        entity = check_entity(asked.entity)
+        after = plan_quotas(asked, entity, quotas.get(entity, {}), count=len(quotas))
+        if after:
+            quotas[entity] = after
+        else:
+            quotas.pop(entity, None)
+        return entity
+
+    def _alter_quotas(self, turn: Turn, quotas: Quotas, altered: Collection[QuotaEntity]) -> None:
+        """Raises StorageFault or CorruptFile if the nodes of the entities cannot be read. Then nothing is planned."""
+        state = self._state
+        stored, shown = state.quotas, state.shown_quotas
+        changes = {
+            entity_path(entity): changed
+            for entity in altered
+            if (changed := quota_changes(stored.get(entity, {}), quotas.get(entity, {})))
+        }
+        if not changes:
+            return
+        operations = turn.operations.copy()
+        tree = PendingTree(self._store, operations, changes)
+        for path, changed in changes.items():
+            alter_configs(tree, path, changed)
+        turn.operations = operations
+        state.set_quotas(quotas)
+        turn.access_altered = True
+
+        def undo() -> None:
+            state.quotas, state.shown_quotas = stored, shown
 
         turn.undo.append(undo)
 

@@ -8,13 +8,15 @@ from appliance.channels.control_channel import (
     AclOutcome,
     AclOutcomes,
     ConfigOutcome,
+    QuotaOutcome,
+    QuotaOutcomes,
     ScramOutcome,
     ScramOutcomes,
     TopicOutcome,
 )
 from appliance.control.controller.topic_commands import TopicPlan
 from appliance.control.store.errors import ChangeTooLarge
-from appliance.errors import RejectedRequest, StorageFault
+from appliance.errors import CorruptFile, RejectedRequest, StorageFault
 from appliance.protocol.errors import ErrorCode, code_for, message_for
 
 
@@ -38,9 +40,11 @@ def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome
 
 
 def blamed_of_image(
-    fault: StorageFault, outcomes: AclOutcomes | ScramOutcomes
-) -> AclOutcomes | ScramOutcomes:
-    """As `blamed`, for rules and credentials."""
+    fault: StorageFault | CorruptFile, outcomes: AclOutcomes | QuotaOutcomes | ScramOutcomes
+) -> AclOutcomes | QuotaOutcomes | ScramOutcomes:
+    """As `blamed`, for rules, quotas and credentials."""
+    if isinstance(outcomes, QuotaOutcomes):
+        return blamed_quotas(fault, outcomes)
     if isinstance(outcomes, ScramOutcomes):
         code, why = _code_of(fault), message_for(fault)
         return ScramOutcomes(
@@ -56,7 +60,17 @@ def blamed_of_image(
     )
 
 
-def _code_of(fault: StorageFault) -> int:
+def blamed_quotas(fault: StorageFault | CorruptFile, outcomes: QuotaOutcomes) -> QuotaOutcomes:
+    """As `blamed`, for quotas."""
+    return QuotaOutcomes(
+        tuple(
+            outcome if outcome.error else QuotaOutcome(_code_of(fault), message_for(fault))
+            for outcome in outcomes.outcomes
+        )
+    )
+
+
+def _code_of(fault: StorageFault | CorruptFile) -> int:
     """Retriable, unless asking again cannot help."""
     return int(ErrorCode.INVALID_REQUEST if isinstance(fault, ChangeTooLarge) else code_for(fault))
 

@@ -14,7 +14,8 @@ from appliance.cluster import ScramCredential
 from appliance.config import Settings
 from appliance.control.adoption.marker import refuse_unfinished
 from appliance.control.controller.takeover import plant
-from appliance.control.controller.user_store import load_user_configs, user_alteration, with_credential
+from appliance.control.controller.user_store import scram_alteration
+from appliance.control.store.metadata_store import Operation
 from appliance.control.store.opening import open_store, refuse_other_store
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.permissions import PRIVATE_UMASK, readers_group
@@ -35,18 +36,9 @@ def add_credentials(settings: Settings, credentials: Sequence[ScramCredential], 
         store = open_store(settings, clock)
         try:
             plant(store)
-            before = load_user_configs(store)
-            after = dict(before)
-            for credential in credentials:
-                config = after.get(credential.user, {})
-                after[credential.user] = with_credential(config, credential.mechanism, credential)
-            store.multi(
-                [
-                    operation
-                    for user in dict.fromkeys(each.user for each in credentials)
-                    for operation in user_alteration(user, after[user], is_new=user not in before)
-                ]
-            )
+            operations: list[Operation] = []
+            scram_alteration(store, operations, {(each.user, each.mechanism): each for each in credentials})
+            store.multi(operations)
         finally:
             store.close()
     finally:

@@ -1,8 +1,7 @@
-"""What was set for users, in the metadata store: SCRAM credentials, and whatever else Kafka keeps in the same nodes.
+"""SCRAM credentials in the metadata store, in the nodes of their users.
 
-`/config/users/NAME` holds a mapping. The keys `SCRAM-SHA-256` and `SCRAM-SHA-512` hold credentials, in Kafka's text; a
-change of them leaves the other keys (quotas) as they are. A node is never deleted, as in Kafka: quotas of a user's
-clients are below it.
+`/config/users/NAME` holds a mapping (`entity_configs`). The keys `SCRAM-SHA-256` and `SCRAM-SHA-512` hold credentials,
+in Kafka's text.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.cluster import ScramCredential
-from appliance.control.store.metadata_store import Create, MetadataStore, Operation, SetData
+from appliance.control.controller.entity_configs import PendingTree, alter_configs
+from appliance.control.store.metadata_store import MetadataStore, Operation
 from appliance.control.store.znode_tree import (
     DEFAULT_ENTITY,
     USER_CONFIGS,
     ConfigRecord,
     decode,
-    encode,
+    entity_of_node,
     user_config_path,
-    user_of_node,
 )
 from appliance.errors import CorruptFile
 from appliance.sasl.scram_credential import DIGESTS, credential_text, parse_credential
@@ -34,21 +33,18 @@ ScramKey = tuple[str, str]
 _logger = logging.getLogger(__name__)
 
 
-def load_user_configs(store: MetadataStore) -> dict[str, dict[str, str]]:
-    """Return user → what was set there. Raises CorruptFile where a node holds something else."""
+def load_scram(store: MetadataStore) -> dict[ScramKey, ScramCredential]:
+    """Return every credential. One that does not parse counts as none, with a line.
+
+    Raises:
+        CorruptFile: a node holds something else than settings.
+    """
     names = [name for name in store.children(USER_CONFIGS) if name != DEFAULT_ENTITY]
-    nodes = store.get_many(f"{USER_CONFIGS}/{name}" for name in names)
-    return {
-        user_of_node(name): decode(ConfigRecord, node.data, path=node.path).config if node.data else {}
-        for name in names
-        if (node := nodes.get(f"{USER_CONFIGS}/{name}")) is not None
-    }
-
-
-def scram_of(configs: Mapping[str, Mapping[str, str]]) -> dict[ScramKey, ScramCredential]:
-    """Return the credentials among what was set for users. One that does not parse counts as none, with a line."""
     found: dict[ScramKey, ScramCredential] = {}
-    for user, config in configs.items():
+    for path, node in store.get_many(f"{USER_CONFIGS}/{name}" for name in names).items():
+        user = entity_of_node(path.rpartition("/")[2])
+        # Kafka makes a node without data above the first client id of a user.
+        config = decode(ConfigRecord, node.data, path=path).config if node.data else {}
         for mechanism in DIGESTS:
             if mechanism in config:
                 try:
@@ -58,17 +54,20 @@ def scram_of(configs: Mapping[str, Mapping[str, str]]) -> dict[ScramKey, ScramCr
     return found
 
 
-def with_credential(
-    config: Mapping[str, str], mechanism: str, credential: ScramCredential | None
-) -> dict[str, str]:
-    """Return what is set for a user after its credential has changed, or has gone."""
-    changed = {name: value for name, value in config.items() if name != mechanism}
-    if credential is not None:
-        changed[mechanism] = credential_text(credential)
-    return changed
+def scram_alteration(
+    store: MetadataStore, operations: list[Operation], changes: Mapping[ScramKey, ScramCredential | None]
+) -> None:
+    """Add to `operations`, which are not done yet, what sets credentials or removes them (None).
 
-
-def user_alteration(user: str, config: Mapping[str, str], *, is_new: bool) -> list[Operation]:
-    """Makes `config` all that is set for a user; `is_new` where nothing ever was."""
-    path, data = user_config_path(user), encode(ConfigRecord(dict(config)))
-    return [Create(path, data) if is_new else SetData(path, data)]
+    Raises:
+        StorageFault, CorruptFile: the nodes of the users cannot be read. Then `operations` is as before.
+    """
+    by_path: dict[str, dict[str, str | None]] = {}
+    for (user, mechanism), credential in changes.items():
+        text = None if credential is None else credential_text(credential)
+        by_path.setdefault(user_config_path(user), {})[mechanism] = text
+    planned = operations.copy()
+    tree = PendingTree(store, planned, by_path)
+    for path, texts in by_path.items():
+        alter_configs(tree, path, texts)
+    operations[:] = planned

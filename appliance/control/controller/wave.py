@@ -15,7 +15,13 @@ from uuid import UUID
 
 import msgspec
 
-from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, ScramOutcomes, TopicOutcome
+from appliance.channels.control_channel import (
+    AclOutcomes,
+    ConfigOutcome,
+    QuotaOutcomes,
+    ScramOutcomes,
+    TopicOutcome,
+)
 from appliance.channels.roles import Role
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
@@ -27,6 +33,7 @@ class Ask(msgspec.Struct):
     sender: bytes
     number: int
     outcomes: list[TopicOutcome]
+    throttle_ms: int = 0
 
 
 class ConfigAsk(msgspec.Struct):
@@ -42,7 +49,7 @@ class ImageAsk(msgspec.Struct):
 
     sender: bytes
     number: int
-    outcomes: AclOutcomes | ScramOutcomes
+    outcomes: AclOutcomes | QuotaOutcomes | ScramOutcomes
 
 
 class Wave(msgspec.Struct):

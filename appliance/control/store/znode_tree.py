@@ -10,8 +10,9 @@
 | `/brokers/topics/T/partitions/P/state` | leader, leader epoch, ISR | the controller |
 | `/config/topics/T` | what was set for the topic | the controller |
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
+| `/config/users/U`, `/config/clients/C`, `/config/ips/A` | quotas, `<default>` of all others; SCRAM credentials | the controller |
+| `/config/users/U/clients/C` | quotas of a user with a client id | the controller |
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
-| `/config/users/U` | what was set for user U, percent-encoded: SCRAM credentials | the controller |
 | `/kafka-acl/TYPE/NAME` | the rules of a resource; its name percent-encoded where it must be | the controller |
 | `/kafka-acl-extended/prefixed/TYPE/NAME` | the rules of resources whose names begin so | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
@@ -19,7 +20,7 @@
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
 
 Nodes of Kafka that its brokers notify each other by (`/config/changes`, `/isr_change_notification`,
-`/log_dir_event_notification`), and those for what is not here (quotas, old consumers), are there and empty.
+`/log_dir_event_notification`), and those for what is not here (old consumers), are there and empty.
 
 Source: Kafka 3.9, `core/src/main/scala/kafka/zk/ZkData.scala` (the last release that kept its metadata in
 ZooKeeper).
@@ -46,6 +47,8 @@ TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 GROUP_CONFIGS: Final = "/config/groups"
 USER_CONFIGS: Final = "/config/users"
+CLIENT_CONFIGS: Final = "/config/clients"
+IP_CONFIGS: Final = "/config/ips"
 DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
@@ -61,8 +64,8 @@ STANDING_PATHS: Final = (
     TOPICS,
     "/config",
     "/config/changes",
-    "/config/clients",
-    "/config/ips",
+    CLIENT_CONFIGS,
+    IP_CONFIGS,
     USER_CONFIGS,
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
@@ -122,14 +125,25 @@ def group_of_node(name: str) -> str:
 
 
 def user_config_path(user: str) -> str:
-    """The node of a user, whose name is encoded as by Kafka's `Sanitizer.java`; `.` and `..` besides."""
-    encoded = quote(user, safe="").replace("~", "%7E")
-    return f"{USER_CONFIGS}/{encoded.replace('.', '%2E') if user in {'.', '..'} else encoded}"
+    """The node of a user."""
+    return f"{USER_CONFIGS}/{entity_node(user)}"
 
 
-def user_of_node(name: str) -> str:
-    """The user that `user_config_path` made a node's name of."""
-    return unquote(name)
+def entity_node(name: str) -> str:
+    """The name of the node of a user, a client id or an address; "" is the default of all others.
+
+    Source: Kafka's `Sanitizer.java`. A name of dots, which can be no node there, is encoded too.
+    """
+    if not name:
+        return DEFAULT_ENTITY
+    if name in {".", ".."}:
+        return name.replace(".", "%2E")
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def entity_of_node(node: str) -> str:
+    """The name that `entity_node` made a node's name of."""
+    return "" if node == DEFAULT_ENTITY else unquote(node)
 
 
 def acl_path(folder: str, resource_name: str) -> str:

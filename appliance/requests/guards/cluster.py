@@ -10,6 +10,11 @@ from typing import Any, Final
 
 from appliance.protocol.acl import AclOperation
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    QuotaAlterationResult,
+)
 from appliance.protocol.apis.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -25,6 +30,7 @@ from appliance.protocol.apis.alter_user_scram_credentials import (
 from appliance.protocol.apis.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from appliance.protocol.apis.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from appliance.protocol.apis.describe_acls import DescribeAclsResponse
+from appliance.protocol.apis.describe_client_quotas import DescribeClientQuotasResponse
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsResponse
 from appliance.protocol.apis.describe_quorum import DescribeQuorumResponse
 from appliance.protocol.apis.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
@@ -100,6 +106,12 @@ def _refused_credentials(
     )
 
 
+def _refused_quotas(request: AlterClientQuotasRequest, _version: int) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(
+        tuple(QuotaAlterationResult(each.entity, _DENIED, _ERROR.message) for each in request.entries)
+    )
+
+
 describe_quorum = _of_cluster(
     AclOperation.DESCRIBE, refusal=lambda _, __: DescribeQuorumResponse((), _DENIED, _ERROR.message)
 )
@@ -118,6 +130,11 @@ list_partition_reassignments = _of_cluster(
 list_config_resources = _of_cluster(
     AclOperation.DESCRIBE_CONFIGS, refusal=lambda _, __: ListConfigResourcesResponse(error_code=_DENIED)
 )
+describe_client_quotas = _of_cluster(
+    AclOperation.DESCRIBE_CONFIGS,
+    refusal=lambda _, __: DescribeClientQuotasResponse(None, _DENIED, _ERROR.message),
+)
+alter_client_quotas = _of_cluster(AclOperation.ALTER_CONFIGS, refusal=_refused_quotas)
 describe_log_dirs = _of_cluster(
     AclOperation.DESCRIBE, refusal=lambda _, __: DescribeLogDirsResponse((), _DENIED)
 )

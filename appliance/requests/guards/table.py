@@ -55,6 +55,8 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.LIST_CONFIG_RESOURCES: cluster.list_config_resources,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.ALTER_REPLICA_LOG_DIRS: cluster.alter_replica_log_dirs,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: cluster.describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: cluster.alter_client_quotas,
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
     ApiKey.DELETE_ACLS: cluster.delete_acls,

@@ -15,8 +15,11 @@ from appliance.requests.local_handlers.create_topics import TIMEOUT_MS_MAX
 from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps
 
+STRICT_FROM_VERSION = 3
+"""As in `create_topics`."""
 
-def create_partitions(request: CreatePartitionsRequest, _view: LocalView) -> Steps[CreatePartitionsResponse]:
+
+def create_partitions(request: CreatePartitionsRequest, view: LocalView) -> Steps[CreatePartitionsResponse]:
     """A topic that is named twice is refused, as Kafka does; the others are asked for one by one."""
     counts = Counter(topic.name for topic in request.topics)
     yield None
@@ -25,6 +28,7 @@ def create_partitions(request: CreatePartitionsRequest, _view: LocalView) -> Ste
         for name, count in counts.items()
         if count > 1
     )
+    client = view.mutating(is_strict=view.version >= STRICT_FROM_VERSION)
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
     results: list[PartitionsTopicResult] = []
     for topic in request.topics:
@@ -35,8 +39,11 @@ def create_partitions(request: CreatePartitionsRequest, _view: LocalView) -> Ste
                 topic.count,
                 None if assignments is None else tuple(each.broker_ids for each in assignments),
                 request.validate_only,
+                client,
             )
             answer = yield Ask(question, timeout_ms)
+            if isinstance(answer, TopicOutcomes):
+                view.mutated(answer)
             results.append(_result(topic.name, answer))
     return CreatePartitionsResponse((*results, *twice))
 

@@ -18,6 +18,8 @@ from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps, chunks, in_pieces
 
 TIMEOUT_MS_MAX = 60_000
+STRICT_FROM_VERSION = 6
+"""What is over the quota of the client is refused; older versions are throttled (KIP-599)."""
 
 
 def create_topics(request: CreateTopicsRequest, view: LocalView) -> Steps[CreateTopicsResponse]:
@@ -37,13 +39,15 @@ def create_topics(request: CreateTopicsRequest, view: LocalView) -> Steps[Create
             yield None
     results = refused
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
+    client = view.mutating(is_strict=view.version >= STRICT_FROM_VERSION)
     left = view.settings.broker.max_partitions_per_request
     for topics in chunks(asked):
-        question = CreateTopics(tuple(topics), request.validate_only, partitions_left=left)
+        question = CreateTopics(tuple(topics), request.validate_only, partitions_left=left, client=client)
         answer = yield Ask(question, timeout_ms)
         if not isinstance(answer, TopicOutcomes):
             results += map(_late, topics)
             continue
+        view.mutated(answer)
         left -= sum(outcome.partitions for outcome in answer.outcomes if not outcome.error)
         results += yield from in_pieces(lambda outcome: _result(outcome, view), answer.outcomes, piece=4)
     return CreateTopicsResponse(tuple(results))

@@ -17,6 +17,9 @@ from appliance.requests.local_handlers.create_topics import TIMEOUT_MS_MAX
 from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps, chunks
 
+STRICT_FROM_VERSION = 5
+"""As in `create_topics`."""
+
 
 def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> Steps[DeleteTopicsResponse]:
     """One question for every ASKED_AT_ONCE topics; a topic named twice is refused here.
@@ -45,14 +48,16 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> Steps[Delete
     yield None
     results += [_named_twice(name, None) for name, times in names.items() if times > 1]
     results += [_named_twice(None, topic_id) for topic_id, times in topic_ids.items() if times > 1]
+    client = view.mutating(is_strict=view.version >= STRICT_FROM_VERSION)
     late = TopicOutcome("", int(ErrorCode.REQUEST_TIMED_OUT))
     for part in chunks([name for name, times in names.items() if times == 1]):
         known = {name: topic.topic_id for name in part if (topic := topics.get(name)) is not None}
-        outcomes = _outcomes((yield Ask(DeleteTopics(names=tuple(part)), timeout_ms)))
+        outcomes = _outcomes((yield Ask(DeleteTopics(tuple(part), client=client), timeout_ms)), view)
         of_name = {outcome.name: outcome for outcome in outcomes}
         results += [_result(name, known.get(name), of_name.get(name, late)) for name in part]
     for ids in chunks([topic_id for topic_id, times in topic_ids.items() if times == 1]):
-        outcomes = _outcomes((yield Ask(DeleteTopics(topic_ids=tuple(ids)), timeout_ms)))
+        question = DeleteTopics(topic_ids=tuple(ids), client=client)
+        outcomes = _outcomes((yield Ask(question, timeout_ms)), view)
         of_id = {outcome.topic_id: outcome for outcome in outcomes}
         for topic_id in ids:
             outcome = of_id.get(topic_id, late)
@@ -60,8 +65,11 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> Steps[Delete
     return DeleteTopicsResponse(tuple(results))
 
 
-def _outcomes(answer: object) -> Sequence[TopicOutcome]:
-    return answer.outcomes if isinstance(answer, TopicOutcomes) else ()
+def _outcomes(answer: object, view: LocalView) -> Sequence[TopicOutcome]:
+    if not isinstance(answer, TopicOutcomes):
+        return ()
+    view.mutated(answer)
+    return answer.outcomes
 
 
 def _named_twice(name: str | None, topic_id: UUID | None) -> DeletableTopicResult:

@@ -59,8 +59,10 @@ def metadata(request: MetadataRequest, view: LocalView) -> Steps[MetadataRespons
     # A client asks again for what has no leader yet, and the next ones are created then.
     topics = tuple(islice(missing.values(), view.settings.broker.auto_create_topics_per_request))
     if topics:
-        answer = yield Ask(CreateTopics(topics, automatic=True), CREATE_TIMEOUT_MS)
+        client = view.mutating(is_strict=False)
+        answer = yield Ask(CreateTopics(topics, automatic=True, client=client), CREATE_TIMEOUT_MS)
         if isinstance(answer, TopicOutcomes):
+            view.mutated(answer)
             errors.update({outcome.name: outcome.error for outcome in answer.outcomes})
             if view.audited is not None:
                 created = [

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from appliance.channels.control_channel import MutatingClient, TopicOutcomes
 from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from appliance.requests.auditing import AuditedRequest
+from appliance.requests.meter import Meter
 from appliance.requests.rights import Rights
 from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
@@ -74,6 +76,19 @@ class LocalView(msgspec.Struct, frozen=True):
     session: Session
     rights: Rights | None = None
     audited: AuditedRequest | None = None
+    meter: Meter | None = None
+    version: int = 0
+    """Of the request."""
+
+    def mutating(self, *, is_strict: bool) -> MutatingClient | None:
+        """For whom the controller counts what this request creates and deletes; None where nobody is limited."""
+        meter = self.meter
+        return None if meter is None else meter.mutating_client(self.session, is_strict=is_strict)
+
+    def mutated(self, outcomes: TopicOutcomes) -> None:
+        """The controller has answered a question that named the client."""
+        if outcomes.throttle_ms and self.meter is not None:
+            self.meter.mutated(self.session, outcomes.throttle_ms)
 
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Whether the client may do that to the resource of this name."""

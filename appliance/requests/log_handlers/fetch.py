@@ -53,6 +53,7 @@ from appliance.requests.fetch_session import FetchSessions, SessionPartition, Se
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.fetch_responder import FetchResponder
 from appliance.requests.log_handlers.finish import Finish
+from appliance.requests.meter import Meter
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
@@ -105,29 +106,37 @@ class FetchHandler:
         self._purgatory = purgatory
         self._sessions = sessions
         self._cursors = Cursors(files)
-        self._responder = FetchResponder(
+        self._plain_responder = self._responder = FetchResponder(
             routes, table, files=files, cursors=self._cursors, finish=finish, complain=complain
         )
         self._clock = clock
         self._max_bytes = max_bytes
         self._partitions_max = partitions_max
 
-    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> None:
-        """Parses, finds the session, looks.
+    def set_meter(self, meter: Meter | None) -> None:
+        """Throttle clients that are over their quota from now on, or do not."""
+        self._responder = self._plain_responder if meter is None else self._plain_responder.metered(meter)
+
+    def begin(
+        self, pending: Request, view: memoryview, position: int, end: int, limit_bytes: int = 0
+    ) -> None:
+        """Parses, finds the session, looks. `limit_bytes`: what a quota lets one answer have; 0: any.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
         request = self._parsed(pending, view, position, end)
         if request is not None:
-            self._go(pending, request)
+            self._go(pending, request, limit_bytes)
 
-    def begin_large(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin_large(
+        self, pending: Request, view: memoryview, position: int, end: int, limit_bytes: int = 0
+    ) -> Steps[None]:
         """`begin` for a request of thousands of partitions, in two long pieces: one of them in a turn."""
         request = self._parsed(pending, view, position, end)
         yield None
         if request is not None:
-            self._go(pending, request)
+            self._go(pending, request, limit_bytes)
 
     def _parsed(self, pending: Request, view: memoryview, position: int, end: int) -> FetchRequest | None:
         """None: it is refused."""
@@ -137,7 +146,7 @@ class FetchHandler:
             self._responder.refuse(pending, rejected.code)
             return None
 
-    def _go(self, pending: Request, request: FetchRequest) -> None:
+    def _go(self, pending: Request, request: FetchRequest, limit_bytes: int) -> None:
         now_ns = self._clock.monotonic_ns()
         turn = self._turn(request, pending.session.principal, now_ns // NS_PER_MS)
         if turn.error:
@@ -146,6 +155,8 @@ class FetchHandler:
         max_wait_ms = 0 if pending.session.hung_up else max(0, request.max_wait_ms)
         deadline_ns = now_ns + max_wait_ms * NS_PER_MS
         max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
+        if limit_bytes:
+            max_bytes = min(max_bytes, limit_bytes)
         partitioned = _PartitionedFetch(
             self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes
         )

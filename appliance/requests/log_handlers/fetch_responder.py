@@ -28,12 +28,16 @@ from appliance.requests.fetch_session import SessionTurn
 from appliance.requests.leader_hints import MOVED, with_hints
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.finish import Finish
+from appliance.requests.meter import Meter
 from appliance.requests.segment_files import SegmentFile, SegmentFiles
 from appliance.requests.segment_replaced import SegmentReplaced
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 
 HINTS_FROM_VERSION: Final = 12
+
+PARTITION_BYTES: Final = 40
+"""About what a partition takes of a response beside its records; a quota counts it."""
 
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -84,6 +88,23 @@ class FetchResponder:
         """Nothing more is asked or waited for: what was found is sent, and nothing else."""
         _trim(items, max_bytes=max_bytes)
         self._hold(items, max_bytes=max_bytes, read_committed=read_committed)
+        self._send(pending, turn, items=items, read_committed=read_committed)
+
+    def metered(self, meter: Meter) -> FetchResponder:
+        """Return a responder that throttles, and is the same in all else."""
+        return MeteredResponder(
+            self._routes,
+            self._table,
+            files=self._files,
+            cursors=self._cursors,
+            finish=self._finish,
+            complain=self._complain,
+            meter=meter,
+        )
+
+    def _send(
+        self, pending: Request, turn: SessionTurn, *, items: Sequence[FetchItem], read_committed: bool
+    ) -> None:
         chosen: list[FetchItem] = []
         has_moved = False
         for item in items:
@@ -222,6 +243,48 @@ class FetchResponder:
             if item.wanted.fetch_offset < item.log_start:
                 return _OUT_OF_RANGE
         return _NOT_LEADER
+
+
+class MeteredResponder(FetchResponder):
+    """Answers a client that is over its quota without a partition (KIP-219); the session's partitions stay as they are.
+
+    Args:
+        meter: decides.
+    """
+
+    __slots__ = ("_meter",)
+
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        table: PartitionTable,
+        *,
+        files: SegmentFiles,
+        cursors: Cursors,
+        finish: Finish,
+        complain: Callable[[str], bool],
+        meter: Meter,
+    ) -> None:
+        super().__init__(routes, table, files=files, cursors=cursors, finish=finish, complain=complain)
+        self._meter = meter
+
+    def _send(
+        self, pending: Request, turn: SessionTurn, *, items: Sequence[FetchItem], read_committed: bool
+    ) -> None:
+        size_bytes = sum(item.length_bytes + PARTITION_BYTES for item in items)
+        throttle_ms = self._meter.fetch_delay_ms(pending.session, size_bytes)
+        if not throttle_ms:
+            super()._send(pending, turn, items=items, read_committed=read_committed)
+            return
+        for item in items:
+            held, item.held = item.held, None
+            if held is not None:
+                held.release()
+        frames = encode_fetch_response(
+            pending.version, pending.correlation_id, (), throttle_ms=throttle_ms, session_id=turn.session_id
+        )
+        pending.drop = None
+        self._finish(pending, [piece for piece in frames.pieces if isinstance(piece, bytes)])
 
 
 def _trim(items: Sequence[FetchItem], *, max_bytes: int) -> None:

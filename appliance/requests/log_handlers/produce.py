@@ -38,6 +38,7 @@ from appliance.channels.request_channel import (
 from appliance.channels.roles import Role
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.node_endpoint import node_endpoints_field
 from appliance.protocol.produce import (
     ProducePartition,
     ProduceRequest,
@@ -347,8 +348,11 @@ class ProduceHandler:
             frame = encode_produce_response(
                 pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
             )
-        else:
-            frame = encode_produce_response(pending.version, pending.correlation_id, results)
+            # In two pieces, so that the throttle time is the end of the first (`protocol.throttle_time`).
+            tags = len(node_endpoints_field(endpoints))
+            self._finish(pending, [frame[:-tags], frame[-tags:]])
+            return
+        frame = encode_produce_response(pending.version, pending.correlation_id, results)
         self._finish(pending, [frame])
 
     def note_refused(self, pending: Request, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
