@@ -10,7 +10,7 @@
 | `/brokers/topics/T/partitions/P/state` | leader, leader epoch, ISR | the controller |
 | `/config/topics/T` | what was set for the topic | the controller |
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
-| `/config/users/U`, `/config/clients/C`, `/config/ips/A` | quotas, `<default>` of all others; SCRAM credentials | the controller |
+| `/config/users/U`, `/config/clients/C`, `/config/ips/A` | quotas; SCRAM credentials | the controller |
 | `/config/users/U/clients/C` | quotas of a user with a client id | the controller |
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
 | `/kafka-acl/TYPE/NAME` | the rules of a resource; its name percent-encoded where it must be | the controller |
