@@ -123,6 +123,20 @@ def test_coordinators_batches_need_no_sequence_numbers_and_clients_do(host: Host
     assert append(host, batch, verified=True) == 0
 
 
+def test_what_the_owner_has_not_read_is_counted(host: Host) -> None:
+    place = place_of(host)
+    outcomes: list[int] = []
+    before = host.access.unread(place.worker)
+    for _ in range(3):
+        host.access.permit(place, PRODUCER, EPOCH, outcomes.append)
+    assert host.access.unread(place.worker) == before + 3, "before it is shown, too"
+    work(host)
+    assert len(outcomes) == 3
+    assert host.access.unread(place.worker) == 0
+    host.kill_worker()
+    assert host.access.unread(place.worker) == 0
+
+
 def test_append_to_a_partition_that_nobody_serves_fails_at_once(host: Host) -> None:
     place = place_of(host)
     host.kill_worker()
