@@ -25,9 +25,8 @@ HEAD = """\
 This page is generated from the heads of the handlers with `python -m scripts.left_out docs/left-out.md`.
 Change a head, not the page.
 
-[apis.md](apis.md) lists the versions of each API, and the APIs that are missing altogether. No API checks
-permissions, because ACLs are not implemented. No API applies quotas. If an API has no row, we know of no other
-difference from Apache Kafka 4.3.
+[apis.md](apis.md) lists the versions of each API, and the APIs that are missing altogether. No API applies
+quotas. If an API has no row, we know of no other difference from Apache Kafka 4.3.
 
 | API | versions | left out |
 |---|---|---|

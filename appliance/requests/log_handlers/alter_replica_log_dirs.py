@@ -11,7 +11,7 @@ No error means that the move goes on, not that it is done: DescribeLogDirs shows
 named twice goes where it was named last. The slot's worker is told of what the slot leads, its replica, through the
 controller, of what it follows. Source: `ReplicaManager.alterReplicaLogDirs`.
 
-Left out: choosing the directory of a partition that does not exist yet; authorization.
+Left out: choosing the directory of a partition that does not exist yet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ of the log, and decides with the marker what becomes of the transaction's offset
 
 `transaction_version` of v2 says how strictly the epoch is checked: 2 refuses a marker of the epoch of the data.
 
-Left out: markers for other internal topics (INVALID_TOPIC_EXCEPTION): no transaction writes there; authorization.
+Left out: markers for other internal topics (INVALID_TOPIC_EXCEPTION): no transaction writes there.
 
 Source: `KafkaApis.handleWriteTxnMarkersRequest`.
 """
