@@ -48,9 +48,10 @@ class Shared:
     def __init__(self, kind: RoleKind, directory: Path) -> None:
         data_dir = directory / "data"
         data_dir.mkdir()
-        settings = load_settings(
-            None, {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2"}
-        )
+        asked = {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2"}
+        if kind is RoleKind.AUDITOR:  # it runs only where there is a journal
+            asked |= {"audit.log.events": "changes", "audit.log.topic": "true"}
+        settings = load_settings(None, asked)
         bells = {role: Doorbell.create_eventfd() for role in running_roles(settings)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), bells)
         self.wiring.create_standing_regions()

@@ -13,6 +13,7 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.counter_names import COUNTER_NAMES
 from appliance.channels.roles import Role, RoleKind, ring_routes
 from appliance.channels.supervision import Heartbeat, socket_pair
+from appliance.control.auditor.agent import AuditorAgent
 from appliance.control.cleaner.agent import CleanerAgent
 from appliance.control.coordinator.agent import CoordinatorAgent
 from appliance.control.purgatory.agent import PurgatoryAgent
@@ -40,6 +41,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.PURGATORY: PurgatoryAgent,
     RoleKind.COORDINATOR: CoordinatorAgent,
     RoleKind.CLEANER: CleanerAgent,
+    RoleKind.AUDITOR: AuditorAgent,
 }
 
 

@@ -12,6 +12,10 @@ import pytest
 from appliance.cluster import CONSUMER_OFFSETS, AclBinding
 from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from appliance.protocol.apis.api_versions import ApiVersionsRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     AssignedTopicPartitions,
@@ -213,3 +217,21 @@ def test_a_page_that_begins_at_a_hidden_topic_leaves_nothing_out_of_the_next_one
         response = house.ask(session, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
         assert [topic.name for topic in response.topics] == [TOPIC]
         assert [each.partition_index for each in response.topics[0].partitions] == [0, 1, 2, 3]
+
+
+def test_partitions_beside_a_denied_topic_are_not_attempted_or_unknown(tmp_path: Path) -> None:
+    """As Apache Kafka 4.3, seed 4711 of `tests/system/test_acls_beside_kafka.py`."""
+    rules = (
+        allowed(ALICE, AclOperation.WRITE, ID, ResourceType.TRANSACTIONAL_ID),
+        allowed(ALICE, AclOperation.WRITE, TOPIC),
+        allowed(ALICE, AclOperation.WRITE, "unknown"),
+    )
+    with transacting(tmp_path, acls=rules) as house:
+        topics = tuple(AddPartitionsToTxnTopic(name, (0, 9)) for name in ("denied", TOPIC, "unknown"))
+        request = AddPartitionsToTxnRequest((), ID, 1, 0, topics)
+        response = house.ask(house.session(1, principal=ALICE), ApiKey.ADD_PARTITIONS_TO_TXN, 3, request)
+        assert house.coordinator_got() == []
+        assert {
+            topic.name: [each.partition_error_code for each in topic.results_by_partition]
+            for topic in response.results_by_topic
+        } == {"denied": [29, 29], TOPIC: [55, 3], "unknown": [3, 3]}

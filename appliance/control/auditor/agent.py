@@ -49,6 +49,7 @@ class AuditorAgent:
                 process, complain=RateLimited(process.warn, process.clock, interval_ms=COMPLAINT_INTERVAL_MS)
             )
         self._running = True
+        self._is_orphan = False
         self._until_ns = 0
         process.cycle.add_inbox(self._inbox)
         process.cycle.epoll.register(self._inbox.fileno(), select.EPOLLIN)
@@ -75,7 +76,7 @@ class AuditorAgent:
         """One turn; sleeps first when there is nothing to do, at most for `timeout_ms`."""
         process, topic = self._process, self._topic
         for descriptor, _ in process.cycle.wait(timeout_ms):
-            if descriptor == process.supervision_fd:
+            if descriptor == process.supervision_fd and not self._is_orphan:
                 process.hear(self)
         taken = self._inbox.take()
         process.attachment.row.cells[REQUESTS] += len(taken)
@@ -102,6 +103,7 @@ class AuditorAgent:
     def stop(self, within_ms: int) -> None:
         """End after what has arrived is written."""
         self._running = False
+        self._is_orphan = not within_ms
         self._until_ns = self._process.clock.monotonic_ns() + within_ms * NS_PER_MS // 2
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:

@@ -41,6 +41,7 @@ _DENIED: Final = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 _TOPIC_DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _GROUP_DENIED: Final = int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _CLUSTER_DENIED: Final = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+_UNKNOWN_PARTITION: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
@@ -74,15 +75,19 @@ def add_partitions_to_txn(request: AddPartitionsToTxnRequest, caller: Caller) ->
         return None
     # All or none: the others are not attempted.
     names = {topic.name for topic in denied}
+
+    def error_of(topic: str, partition: int) -> int:
+        if topic in names:
+            return _TOPIC_DENIED
+        return _NOT_ATTEMPTED if caller.has_partition(topic, partition) else _UNKNOWN_PARTITION
+
     return Refused(
         AddPartitionsToTxnResponse(
             results_by_topic=tuple(
                 AddPartitionsToTxnTopicResult(
                     topic.name,
                     tuple(
-                        AddPartitionsToTxnPartitionResult(
-                            number, _TOPIC_DENIED if topic.name in names else _NOT_ATTEMPTED
-                        )
+                        AddPartitionsToTxnPartitionResult(number, error_of(topic.name, number))
                         for number in topic.partitions
                     ),
                 )

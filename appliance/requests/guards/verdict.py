@@ -87,6 +87,11 @@ class Caller:
         """Whether there is a topic of this name."""
         return self._routes.by_name(topic) is not None
 
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Whether there is a partition of this topic with this number."""
+        route = self._routes.by_name(topic)
+        return route is not None and route.partition(partition) is not None
+
     def split(
         self, items: Iterable[T], is_allowed: Callable[[T], bool]
     ) -> Steps[tuple[tuple[T, ...], tuple[T, ...]]]:
