@@ -165,7 +165,7 @@ class ImageReader:
             if version == 0:
                 return None
             try:
-                region = Region.open(image_region_name(self._directory, version))
+                region = Region.open(image_region_name(self._directory, version), writable=False)
             except HostFault:
                 continue
             try:

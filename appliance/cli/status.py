@@ -141,7 +141,7 @@ def _rows(directory: Path, facts: Mapping[str, Any]) -> list[ProcessSnapshot] | 
         memory = runtime_directory.find(directory, owner=owner, pid=pid)
         if memory is None:
             return None
-        region = Region.open(f"{memory}/{PROCESSES}", owner=owner)
+        region = Region.open(f"{memory}/{PROCESSES}", owner=owner, writable=False)
     except PermissionError:
         raise _belongs_to_another(directory, owner) from None
     except HostFault:

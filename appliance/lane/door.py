@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.errors import ConfigurationError, HostFault
 
-DIRECTORY: Final = "shared-memory"
 NAME: Final = "hello"
 _BACKLOG: Final = 128
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -45,7 +45,7 @@ class LaneDoor:
         self._lanes_max = lanes_max
         self._has_group = group is not None
         group_id = -1 if group is None else _group_id(group)
-        directory = data_dir / DIRECTORY
+        directory = data_dir / LANE_DIRECTORY
         try:
             with suppress(FileExistsError):
                 os.mkdir(directory, 0o700)

@@ -108,6 +108,7 @@ def run(
 def _run(
     settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier, when_ready: str
 ) -> int:
+    _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     refuse_full_shared_memory(shared_memory_free_bytes())
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
@@ -207,6 +208,14 @@ def _serve(
             remove_directory(runtime_dir)
             runtime_directory.forget(settings.data_dir)
         os.close(held)
+
+
+def _confine() -> None:
+    """Give up new privileges, also for the children, and tell what this kernel cannot refuse them (confinement.py)."""
+    from appliance.process import confinement
+
+    confinement.give_up_new_privileges()
+    confinement.say_what_is_missing()
 
 
 def _check_certificates(settings: Settings) -> None:
