@@ -1,8 +1,8 @@
 """The process table: a row of 256 bytes for each process, written by that process alone, readable by
 everybody.
 
-Each row begins a page of its own, and the rest of the page is unused. A process maps the table read-only and the page of
-its own row writable, so it cannot write the row of another one.
+Each row begins a page of its own, and the rest of the page is unused. A process maps the table read-only and the page
+of its own row writable, so it cannot write the row of another one.
 
     byte    0        8        16       24       32       40       48       56       64
             ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐

@@ -12,7 +12,7 @@ supervisor never writes a byte of it. A region that is opened is checked: a regu
 mode 0600.
 
 A process that only reads a region opens it read-only, descriptor and mapping, so a defect in it cannot change what
-others rely on. A process that writes a few words of a region maps the page that has them and nothing else (`open_page`).
+others rely on. A process that writes a few words of a region maps the page that has them, nothing else (`open_page`).
 """
 
 from __future__ import annotations

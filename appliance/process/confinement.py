@@ -5,12 +5,12 @@
 | netproc, coordinator, purgatory | DAC_READ_SEARCH | opens shared memory for writing |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
-| ioproc, replica, cleaner, controller | those over files, because they write logs or metadata | everything |
+| ioproc, replica, cleaner, controller | those over files: they write logs or metadata | everything |
 
-netproc, acceptor and coordinator handle bytes of strangers. So the kernel refuses them, and the purgatory, which writes no
-file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to create or
-remove a name elsewhere, to start a program, to connect to a TCP port, to signal, trace or read the memory of other
-processes. No process, the supervisor included, can get new privileges.
+netproc, acceptor and coordinator handle bytes of strangers. So the kernel refuses them, and the purgatory, which writes
+no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to create or
+remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to trace them or read
+their memory. No process, the supervisor included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 

@@ -1,12 +1,12 @@
 """Landlock: a process asks the kernel to refuse it what it never does, for the rest of its life.
 
-The rules here are about changes only. A process may still read what its user may read, because Python imports modules,
-and OpenSSL reads certificates, at any time. It may open a file for writing, create, rename and remove names only below
-the paths that the caller lists. It can neither start a program nor connect to a TCP port, nor send a signal to a process
-outside, nor trace one or read its memory.
+The rules here are about changes only. A process may still read what its user may read, because Python imports
+modules, and OpenSSL reads certificates, at any time. It may open a file for writing, create, rename and remove names
+only below the paths that the caller lists. It can neither start a program nor connect to a TCP port. It cannot send a
+signal to a process outside, trace one, or read its memory.
 
-What was open before stays open, with its rights. Threads that exist already are not restricted, so call `restrict` before
-the first one.
+What was open before stays open, with its rights. Threads that exist already are not restricted, so call `restrict`
+before the first one.
 
 Source: landlock(7); the numbers are those of linux/landlock.h and of x86-64. PyPI has two bindings, both before their
 first stable release, so the three system calls are made here.

@@ -7,8 +7,8 @@ refuses a second instance; `DATA_DIR/run.json` says more, for `appliance status`
     {"instance": "appliance-0123456789", "pid": 42, "host": "127.0.0.1", "port": 9092, "slots": 1,
      "started_ms": 1700000000000}
 
-The descriptor is read-only, because processes that parse strangers' bytes inherit it. The pid is written through another
-one. Another user can open neither the directory nor the lock's file, and so cannot lock it.
+The descriptor is read-only, because processes that parse strangers' bytes inherit it. The pid is written through
+another one. Another user can open neither the directory nor the lock's file, and so cannot lock it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from pathlib import Path
 
 from appliance.channels import runtime_directory
 from appliance.control.store.reserve import Reserve
-from appliance.control.supervisor.permissions import ReadersGroup, check_directory, make_files_private
+from appliance.control.supervisor.permissions import (
+    ReadersGroup,
+    check_directory,
+    check_path,
+    make_files_private,
+)
 from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
 from appliance.log.faults import NO_ROOM
 from appliance.log.lock_file import holders_named, named, open_in, open_lock_file
@@ -56,6 +61,7 @@ class DataDirectory:
             DataDirectoryInUse: another instance lives there; the text names its pid.
             OperatorFault: the directory cannot be made or written, or it belongs to another user.
         """
+        check_path(path, "data directory")
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_directory(path, "data directory", group=group, has_logs=False)
