@@ -48,6 +48,8 @@ from appliance.ipc.shared_memory import Region, names, unlink
 
 PROCESSES: Final = "processes"
 """Name of the process table in the private directory."""
+IMAGE: Final = "image"
+"""Name there of the region that points to the metadata image."""
 
 RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.NETPROC, RoleKind.IOPROC): REQUEST,
@@ -138,7 +140,7 @@ class Wiring:
 
     @property
     def image_name(self) -> str:
-        return f"{self.runtime_dir}/image"
+        return f"{self.runtime_dir}/{IMAGE}"
 
     def pool_name(self, role: Role, generation: int) -> str:
         return f"{self.runtime_dir}/pool-{role.token}.g{generation}"

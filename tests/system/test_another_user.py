@@ -140,6 +140,12 @@ def as_nobody(action: Callable[[], object]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def linked(file: Path, name: Path) -> None:
+    """Make a file and a second name of it."""
+    file.touch()
+    os.link(file, name)
+
+
 @pytest.mark.parametrize("plant", ["link to ours", "link to nothing", "directory", "file", "hard link"])
 def test_a_name_that_another_user_planted_for_the_data_directory_is_refused_and_told(
     owner: Owner, home: Path, plant: str
@@ -156,7 +162,7 @@ def test_a_name_that_another_user_planted_for_the_data_directory_is_refused_and_
         "link to nothing": lambda: data.symlink_to(precious / "new"),
         "directory": lambda: data.mkdir(mode=0o777),
         "file": data.touch,
-        "hard link": lambda: ((parent / "theirs").touch(), os.link(parent / "theirs", data)),
+        "hard link": lambda: linked(parent / "theirs", data),
     }
     as_nobody(planted[plant])
     broker = Appliance(data, wrapper=owner.wrapper)

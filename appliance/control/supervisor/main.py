@@ -286,6 +286,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,
+        "security_protocol": settings.main_listener.protocol,
         "slots": settings.slots,
         "data_dir": str(settings.data_dir.resolve()),
         "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],
