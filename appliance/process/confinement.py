@@ -10,19 +10,20 @@
 netproc, acceptor and coordinator handle bytes of strangers. So the kernel refuses them, and the purgatory, which writes
 no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to create or
 remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to trace them or read
-their memory. No process, the supervisor included, can get new privileges.
+their memory. It also refuses them system calls that they never make (`refused_calls.py`). No process, the supervisor
+included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 
 Where the kernel has no Landlock, or a container's filter hides it, the supervisor logs one line, and the processes run
-without it. Decision 0116 says why there is no filter of system calls, and why processes stay dumpable.
+without it. Decision 0116 has the reasons.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
 from appliance.process.capabilities import Capability, keep_only
 from appliance.process.landlock import Right, restrict, version
+from appliance.process.refused_calls import refuse_calls
 
 WRITE_NO_FILES: Final = frozenset(
     {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY}
@@ -62,19 +64,21 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     The process goes on where the kernel refuses a part of it; a line says so.
     """
     settings = wiring.settings
-    try:
-        if kind in WRITE_NO_FILES:
-            _make_lane_directory(kind, settings)
-            restrict(changes_of(kind, wiring))
-        keep_only(capabilities_of(kind, settings))
-    except OSError as error:
-        _logger.warning("this process keeps rights that it does not need: %s", error)
+    steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
+    if kind in WRITE_NO_FILES:
+        _make_lane_directory(kind, settings)
+        steps = [lambda: restrict(changes_of(kind, wiring)), *steps, refuse_calls]
+    for step in steps:
+        try:
+            step()
+        except OSError as error:
+            _logger.warning("this process keeps rights that it does not need: %s", error)
 
 
 def _make_lane_directory(kind: RoleKind, settings: Settings) -> None:
     """Create the only directory that the acceptor would create, so that it need not have the right to."""
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.lanes_max:
-        with suppress(FileExistsError):
+        with suppress(OSError):  # the door tells what is wrong with it
             os.mkdir(settings.data_dir / LANE_DIRECTORY, 0o700)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from appliance.process.confinement import (
     confine,
 )
 from appliance.process.landlock import Right, restrict, version
+from appliance.process.refused_calls import REFUSED, refuse_calls
 from tests.support.private_directory import private_directory
 
 _PTRACE_ATTACH = 16
@@ -284,3 +287,71 @@ def test_a_kernel_that_refuses_leaves_the_process_running_and_says_so(
 
     assert done_in_a_process(confined) == [True]
     assert set(changes_of(RoleKind.NETPROC, made)) == {Path("/dev/null"), made.runtime_dir}
+
+
+def calling(number: int, *arguments: int) -> Callable[[], object]:
+    def attempt() -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.syscall(number, *arguments) < 0 and ctypes.get_errno() == errno.EPERM:
+            raise PermissionError(number)
+
+    return attempt
+
+
+def refusing() -> None:
+    give_up_new_privileges()
+    refuse_calls()
+
+
+def test_each_call_of_the_list_is_refused_and_none_was_before() -> None:
+    # Arguments that make no sense, so that a call that is not refused fails for another reason, or does nothing. Those
+    # that root could do by mistake are left out of the first half.
+    harmless = [
+        name for name in REFUSED if name not in {"reboot", "syslog", "swapoff", "swapon", "acct", "chroot"}
+    ]
+    numbers = [
+        REFUSED[name]
+        for name in harmless
+        if not name.startswith(("iopl", "ioperm", "personality", "unshare"))
+    ]
+    bad = (-1, -1, -1, -1, -1, -1)
+    before = done_in_a_process(*(calling(number, *bad) for number in numbers))
+    assert sum(before) > len(numbers) * 3 // 4, "most are refused anyway: the second half shows nothing"
+    assert done_in_a_process(refusing, *(calling(number, *bad) for number in REFUSED.values())) == [
+        True,
+        *[False] * len(REFUSED),
+    ]
+
+
+def test_threads_start_and_namespaces_do_not() -> None:
+    new_user = 0x10000000
+
+    def run_a_thread() -> None:
+        done: list[int] = []
+        thread = threading.Thread(target=lambda: done.append(1))
+        thread.start()
+        thread.join(10)
+        if done != [1]:
+            raise OSError("no thread")
+
+    assert done_in_a_process(refusing, run_a_thread, calling(56, new_user | signal.SIGCHLD, 0, 0, 0, 0)) == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "allowed"), [(1, True), (2, True), (10, True), (16, True), (38, False), (40, False)]
+)
+def test_only_families_of_sockets_that_a_broker_has_can_be_made(family: int, allowed: bool) -> None:
+    def make() -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.socket(family, socket.SOCK_STREAM, 0) < 0 and ctypes.get_errno() == errno.EPERM:
+            raise PermissionError(family)
+
+    assert done_in_a_process(make, refusing, make) == [True, True, allowed]
+
+
+def test_numbers_of_32_bit_programs_do_not_go_round_the_list() -> None:
+    assert done_in_a_process(refusing, calling(0x40000000 | 520, -1, -1, -1)) == [True, False]

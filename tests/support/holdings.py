@@ -120,6 +120,8 @@ def shared_mappings(pid: int, places: Places, token: str, *, row: int) -> Iterat
         access = WRITE if found["mode"][1] == "w" else READ
         what = places.kind_of(found["path"], token)
         length = int(found["end"], 16) - int(found["first"], 16)
+        if access == READ and what == found["path"]:
+            continue  # a table of the C library
         if what == "processes" and access == WRITE:
             is_own_row = (int(found["offset"], 16), length) == (row * _ROW_PAGE_BYTES, _ROW_PAGE_BYTES)
             what = "own row" if is_own_row else "rows of others"

@@ -336,7 +336,10 @@ def test_the_native_client_speaks_tls_with_asyncio(secure: Secure) -> None:
     [
         (("ssl_cafile",), "certificate is not accepted"),
         (("ssl_certfile", "ssl_keyfile"), "certificate required"),
-        (("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"), "closed by the broker|reset by peer"),
+        (
+            ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+            "closed by the broker|reset by peer",
+        ),
     ],
 )
 def test_the_native_client_says_why_it_does_not_get_in(
