@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli import demonstration_certificates as certificates
 from appliance.cli.demonstration_certificates import CERTIFICATE_DAYS, prepare
 from appliance.cli.secure import expiry_text, options_of
 from appliance.config import load_settings
@@ -157,7 +156,7 @@ def test_a_name_that_the_certificate_does_not_have_is_told(tmp_path: Path) -> No
         prepare(tmp_path, ("logs.example",))
 
 
-def test_a_start_that_is_killed_leaves_no_half(tmp_path: Path) -> None:
+def test_a_start_that_is_killed_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = os.fork()
     if pid == 0:
         count = 0
@@ -168,7 +167,7 @@ def test_a_start_that_is_killed_leaves_no_half(tmp_path: Path) -> None:
             if count == 4:
                 os._exit(9)
 
-        certificates.os.fsync = die_in_the_middle  # type: ignore[assignment]
+        monkeypatch.setattr(os, "fsync", die_in_the_middle)
         prepare(tmp_path, ())
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9

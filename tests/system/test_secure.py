@@ -85,8 +85,8 @@ class Secure:
         (found,) = [line for line in self.commands() if re.search(word, line)]
         return found
 
-    def confluent(self) -> dict[str, str]:
-        settings: dict[str, str] = json.loads("\n".join(self.lines_after("confluent-kafka:")))
+    def confluent(self) -> dict[str, Any]:
+        settings: dict[str, Any] = json.loads("\n".join(self.lines_after("confluent-kafka:")))
         return settings
 
     @property
