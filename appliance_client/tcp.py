@@ -1,8 +1,8 @@
 """TCP for the sync face: sockets that never block, gathered writes, reads into the connection's own room.
 
-With TLS a link has a second part of its set-up, the handshake, and OpenSSL between it and the socket. Two things differ.
-A record may be left in OpenSSL that epoll does not know of, so the link reads until nothing is left. Pieces are joined,
-because OpenSSL makes a record of each.
+With TLS a link has a second part of its set-up, the handshake, and OpenSSL between it and the socket. Two things
+differ. A record may be left in OpenSSL that epoll does not know of, so the link reads until nothing is left. Pieces are
+joined, because OpenSSL makes a record of each.
 """
 
 from __future__ import annotations
