@@ -13,6 +13,7 @@ from appliance.errors import OperatorFault
 EXTRA_OF: Final = {
     "confluent_kafka": "cli",
     "rich": "cli",
+    "cryptography": "cli",
     "kazoo": "zookeeper",
     "pyarrow": "spark",
     "pyspark": "spark",

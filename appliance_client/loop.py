@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -77,8 +78,9 @@ class _TcpLink(asyncio.BufferedProtocol):
 class _TcpTransport:
     """Opens TCP connections with asyncio's own transports."""
 
-    def __init__(self, io: LoopIo) -> None:
+    def __init__(self, io: LoopIo, tls: ssl.SSLContext | None) -> None:
         self._io = io
+        self._tls = tls
         self._opening: set[asyncio.Task[None]] = set()
 
     def open(self, connection: Connection) -> None:
@@ -93,7 +95,10 @@ class _TcpTransport:
         host, port = connection.address
         try:
             await asyncio.wait_for(
-                self._io.loop.create_connection(lambda: link, host, port), connection.setup_timeout_s
+                self._io.loop.create_connection(
+                    lambda: link, host, port, ssl=self._tls, server_hostname=host if self._tls else None
+                ),
+                connection.setup_timeout_s,
             )
         except (OSError, TimeoutError) as error:
             if connection.link is link:
@@ -242,5 +247,5 @@ class LoopIo:
         await asyncio.sleep(0)  # lets the transports close their sockets
 
 
-def _tcp(io: Any, _options: ConnectionOptions) -> _TcpTransport:
-    return _TcpTransport(io)
+def _tcp(io: Any, options: ConnectionOptions) -> _TcpTransport:
+    return _TcpTransport(io, options.tls)

@@ -7,6 +7,7 @@ Defaults are Apache Kafka 4.3's unless the comment beside one says why not.
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from appliance.protocol.records.compression import Codec
 from appliance_client.assignors import assignors_of
 from appliance_client.data_directory import address_in, data_directory_of, has_lanes, is_local
 from appliance_client.errors import OptionError
+from appliance_client.tls import ALIASES, tls_context
 
 Address = tuple[str, int]
 """Host and port; of a transport beside TCP, the address as it was given, and 0."""
@@ -63,6 +65,15 @@ class ConnectionOptions:
     # One more than Kafka has: nothing larger is taken from a broker, whatever it declares.
     receive_message_max_bytes: int = 256 * 1024 * 1024
 
+    # TLS over TCP (tls.py). The names are those of kafka-python and aiokafka; those of librdkafka are accepted for the
+    # files, too. All files are PEM; the key may be in the certificate's file.
+    security_protocol: str = "PLAINTEXT"
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_password: str | None = None
+    ssl_check_hostname: bool = True
+
     # CURVE on zmq+tcp: a file of `zmq.auth.create_certificates` with both keys of this client, and the server's
     # public key in Z85 or such a file of it. Neither is used elsewhere.
     zeromq_curve_key_file: str | None = None
@@ -72,6 +83,8 @@ class ConnectionOptions:
     """Of `shm:///data-dir`: a consumer reads the files in there."""
     addresses: tuple[Address, ...] = field(init=False)
     scheme: str = field(init=False)
+    tls: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
+    """For connections over TCP; None in plain text."""
 
     def __post_init__(self) -> None:
         servers, directory = self.bootstrap_servers, None
@@ -83,6 +96,7 @@ class ConnectionOptions:
         scheme, addresses = addresses_of(servers)
         object.__setattr__(self, "addresses", addresses)
         object.__setattr__(self, "scheme", scheme)
+        object.__setattr__(self, "tls", tls_context(self))
         if (self.zeromq_curve_key_file is None) != (self.zeromq_curve_server_key is None):
             raise OptionError("zeromq.curve.key.file and zeromq.curve.server.key: both or neither")
         for name in (
@@ -258,6 +272,7 @@ def options_of(kind: type[Options], given: Mapping[str, Any] | None, named: Mapp
     values: dict[str, Any] = {}
     for name, value in {**(given or {}), **named}.items():
         own = name.replace(".", "_").replace("-", "_")
+        own = ALIASES.get(own, own)
         if own not in known:
             close = get_close_matches(own, known, 1)
             hint = f"; did you mean {close[0].replace('_', '.')}?" if close else ""

@@ -1,28 +1,38 @@
-"""TCP for the sync face: sockets that never block, gathered writes, reads into the connection's own room."""
+"""TCP for the sync face: sockets that never block, gathered writes, reads into the connection's own room.
+
+With TLS a link has a second part of its set-up, the handshake, and OpenSSL between it and the socket. Two things
+differ. A record may be left in OpenSSL that epoll does not know of, so the link reads until nothing is left. Pieces are
+joined, because OpenSSL makes a record of each.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from appliance.protocol.records.batch import Buffer
 from appliance_client.connection import Connection
 from appliance_client.options import ConnectionOptions
 from appliance_client.transport import READABLE, WRITABLE, Io
 
 _GATHERED_MAX: Final = 64
 _READS_MAX: Final = 16
+_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_JOINED_BYTES: Final = 64 * 1024
 _UNDER_WAY: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY, errno.EINTR)
 
 
 class TcpTransport:
     """Opens TCP connections."""
 
-    def __init__(self, io: Io, _options: ConnectionOptions) -> None:
+    def __init__(self, io: Io, options: ConnectionOptions) -> None:
         self._io = io
+        self._tls = options.tls
 
     def open(self, connection: Connection) -> None:
         """Connect to the first address of the name that answers."""
@@ -32,7 +42,10 @@ class TcpTransport:
         except OSError as error:
             connection.lost(f"cannot resolve {host}: {error}")
             return
-        link = TcpLink(self._io, connection, iter(addresses))
+        if self._tls is None:
+            link = TcpLink(self._io, connection, iter(addresses))
+        else:
+            link = TlsLink(self._io, connection, iter(addresses), self._tls, host)
         connection.link = link
         link.try_next("no address")
 
@@ -127,6 +140,9 @@ class TcpLink:
             self._forget_socket()
             self.try_next("connected to itself")
             return
+        self._established(used)
+
+    def _established(self, used: socket.socket) -> None:
         self._connected = True
         self._connection.opened()
         self._write(used)
@@ -137,7 +153,7 @@ class TcpLink:
             room = connection.room()
             try:
                 received = used.recv_into(room)
-            except BlockingIOError:
+            except _NOT_NOW:
                 return
             except OSError as error:
                 self._lose(str(error.strerror or error))
@@ -156,8 +172,8 @@ class TcpLink:
         while outgoing:
             pieces = list(islice(outgoing, _GATHERED_MAX))
             try:
-                sent = used.sendmsg(pieces)
-            except BlockingIOError:
+                sent = self._send(used, pieces)
+            except _NOT_NOW:
                 self._want_write(used, wanted=True)
                 return
             except OSError as error:
@@ -172,6 +188,10 @@ class TcpLink:
                 outgoing.popleft()
         self._want_write(used, wanted=False)
 
+    def _send(self, used: socket.socket, pieces: list[Buffer]) -> int:
+        """Send a part of `pieces`; return its length."""
+        return used.sendmsg(pieces)
+
     def _want_write(self, used: socket.socket, *, wanted: bool) -> None:
         if self._wants_write != wanted:
             self._wants_write = wanted
@@ -184,3 +204,105 @@ class TcpLink:
             self._socket = None
             self._connected = False
             self._wants_write = True
+
+
+class TlsLink(TcpLink):
+    """One connection's socket with TLS on it."""
+
+    def __init__(
+        self,
+        io: Io,
+        connection: Connection,
+        addresses: Iterator[Any],
+        context: ssl.SSLContext,
+        host: str,
+    ) -> None:
+        super().__init__(io, connection, addresses)
+        self._context = context
+        self._host = host
+        self._is_tcp_open = False
+
+    def _serve(self, events: int) -> None:
+        used = self._socket
+        if used is None:
+            return
+        if not self._is_tcp_open:
+            self._connect(used, events)
+        elif not self._connected:
+            self._shake_hands(used)
+        else:
+            # Either may need the other direction of the socket.
+            self._read(used)
+            if self._socket is not None:
+                self._write(used)
+
+    def _established(self, used: socket.socket) -> None:
+        """TCP is there: begin the handshake."""
+        self._is_tcp_open = True
+        descriptor = used.fileno()
+        try:
+            self._socket = self._context.wrap_socket(
+                used, server_hostname=self._host, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError) as error:
+            # The descriptor has changed hands, and is closed by now.
+            self._io.unwatch(descriptor)
+            self._socket = None
+            self._lose(f"TLS: {error}")
+            return
+        self._shake_hands(self._socket)
+
+    def _shake_hands(self, used: socket.socket) -> None:
+        assert isinstance(used, ssl.SSLSocket)
+        try:
+            used.do_handshake()
+        except ssl.SSLWantReadError:
+            self._want_write(used, wanted=False)
+        except ssl.SSLWantWriteError:
+            self._want_write(used, wanted=True)
+        except OSError as error:
+            self._lose(f"TLS: {reason_of(error)}")
+        else:
+            super()._established(used)
+
+    def _read(self, used: socket.socket) -> None:
+        assert isinstance(used, ssl.SSLSocket)
+        connection = self._connection
+        reads = 0
+        while reads < _READS_MAX or used.pending():
+            reads += 1
+            try:
+                received = used.recv_into(connection.room())
+            except _NOT_NOW:
+                return
+            except OSError as error:
+                self._lose(f"TLS: {reason_of(error)}")
+                return
+            if not received:
+                self._lose("closed by the broker")
+                return
+            connection.filled(received)
+            if connection.link is not self or connection.state == Connection.IDLE:
+                return
+
+    def _send(self, used: socket.socket, pieces: list[Buffer]) -> int:
+        first = pieces[0]
+        if len(first) >= _JOINED_BYTES or len(pieces) == 1:
+            return used.send(first)
+        # After a call that did not send, OpenSSL wants the same bytes again: what joins them later comes behind.
+        return used.send(b"".join(pieces)[:_JOINED_BYTES])
+
+    def _forget_socket(self) -> None:
+        super()._forget_socket()
+        self._is_tcp_open = False
+
+
+def reason_of(error: OSError) -> str:
+    """Return what went wrong in a handshake, in words for a person."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError | ConnectionError):
+        return "the broker closed the connection; does it want a client certificate, or does the port speak plain text?"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return str(error.strerror or error)

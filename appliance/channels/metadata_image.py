@@ -152,7 +152,13 @@ class ImagePublisher:
 
 
 class ImageReader:
-    """Any process's side: `current()` decodes only when the version moved."""
+    """Any process's side: `current()` decodes only when the version moved.
+
+    Args:
+        directory: the private directory of the instance.
+        pointer: the view of the pointer region.
+        owner: the user id of the instance; None for this process's user.
+    """
 
     __slots__ = (
         "_cells",
@@ -162,10 +168,12 @@ class ImageReader:
         "_encoded_quotas",
         "_encoded_scram",
         "_image",
+        "_owner",
     )
 
-    def __init__(self, directory: Path, pointer: memoryview) -> None:
+    def __init__(self, directory: Path, pointer: memoryview, *, owner: int | None = None) -> None:
         self._directory = directory
+        self._owner = owner
         self._cells = pointer.cast("B").cast("q")
         self._encoded: dict[str, msgspec.Raw] = {}
         self._encoded_acls: msgspec.Raw | None = None
@@ -212,7 +220,8 @@ class ImageReader:
             if version == 0:
                 return None
             try:
-                region = Region.open(image_region_name(self._directory, version))
+                name = image_region_name(self._directory, version)
+                region = Region.open(name, owner=self._owner, writable=False)
             except HostFault:
                 continue
             try:

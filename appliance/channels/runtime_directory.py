@@ -66,7 +66,7 @@ def hold(path: Path) -> int:
     """
     try:
         descriptor = os.open(
-            path / f"{_HELD}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE
+            path / f"{_HELD}.new", os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE
         )
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(path / f"{_HELD}.new", path / _HELD)
@@ -80,7 +80,7 @@ def remove_dead() -> list[Path]:
     removed: list[Path] = []
     for path in private_directories():
         with suppress(OSError, HostFault):
-            descriptor = os.open(path / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path / _HELD, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_directory(path)
@@ -144,7 +144,7 @@ def forget(data_dir: Path) -> None:
 
 def _is_held(path: Path) -> bool:
     try:
-        descriptor = os.open(path / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path / _HELD, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -38,7 +38,13 @@ from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes,
 from appliance.config import Settings
 from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
-from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
+from appliance.ipc.process_table import (
+    ProcessRow,
+    ProcessTable,
+    own_row,
+    process_table_size_bytes,
+    row_position,
+)
 from appliance.ipc.rate_samples import samples_size_bytes
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
 from appliance.ipc.shared_memory import Region, names, unlink
@@ -47,6 +53,8 @@ AUDITOR_POOL_BYTES: Final = 2 << 20
 """The auditor has one batch in flight."""
 PROCESSES: Final = "processes"
 """Name of the process table in the private directory."""
+IMAGE: Final = "image"
+"""Name there of the region that points to the metadata image."""
 
 RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.NETPROC, RoleKind.IOPROC): REQUEST,
@@ -75,7 +83,12 @@ POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
     RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC}),
     RoleKind.AUDITOR: frozenset({RoleKind.IOPROC}),
 }
-"""Who has a pool → who attaches to it."""
+"""Who has a pool → who attaches to it, for reading only."""
+
+WRITE_PARTITIONS: frozenset[RoleKind] = frozenset(
+    {RoleKind.CONTROLLER, RoleKind.IOPROC, RoleKind.REPLICA, RoleKind.PURGATORY}
+)
+"""Who writes words of the partition table; all others map it read-only."""
 
 
 def instance_name(data_dir: Path) -> str:
@@ -137,7 +150,7 @@ class Wiring:
 
     @property
     def image_name(self) -> str:
-        return f"{self.runtime_dir}/image"
+        return f"{self.runtime_dir}/{IMAGE}"
 
     @property
     def samples_name(self) -> str:
@@ -192,23 +205,40 @@ class Wiring:
             if kind in {"ring", "pool"} and mark in parties.split("-"):
                 unlink(name)
 
+    # A child's part
+
+    def close_bells_of_strangers(self, role: Role) -> None:
+        """Close, in the new process of `role`, the doorbells of those with whom it shares no ring."""
+        known = {role}
+        for writer, reader in ring_routes(self.settings):
+            if role in (writer, reader):
+                known |= {writer, reader}
+        for other, eventfd in self.doorbells.items():
+            if other not in known:
+                os.close(eventfd)
+
 
 class Attachment:
-    """A child's view of the shared memory: its own row and doorbell, its rings, its peers' pools."""
+    """A child's view of the shared memory: its own row and doorbell, its rings, its peers' pools.
+
+    What it does not write is mapped read-only: a store there ends in a TypeError, and not in another process.
+    """
 
     def __init__(self, wiring: Wiring, role: Role, generation: int, peers: Mapping[Role, int]) -> None:
         self.wiring = wiring
         self.role = role
         self.generation = generation
-        self._processes = Region.open(wiring.processes_name)
-        self._partitions = Region.open(wiring.partitions_name)
-        self._image = Region.open(wiring.image_name)
+        number = wiring.process_row(role)
+        self._processes = Region.open(wiring.processes_name, writable=False)
+        self._own_page = Region.open_page(wiring.processes_name, row_position(number))
+        self._partitions = Region.open(wiring.partitions_name, writable=role.kind in WRITE_PARTITIONS)
+        self._image = Region.open(wiring.image_name, writable=role.kind is RoleKind.CONTROLLER)
         self.process_table = ProcessTable(self._processes.view)
-        self.row: ProcessRow = self.process_table.row(wiring.process_row(role))
+        self.row: ProcessRow = own_row(self._own_page.view, number)
         self.partitions = PartitionTable(self._partitions.view, slots=wiring.settings.slots)
         self.image = ImageReader(wiring.runtime_dir, self._image.view)
         self.image_pointer = self._image.view
-        self.doorbell = self._doorbell(role)
+        self.doorbell = Doorbell(wiring.doorbells[role], self.row.sleeping_cell)
         self.generations: dict[Role, int] = {}
         self.inbound: dict[Role, RingReader] = {}
         self.outbound: dict[Role, RingWriter] = {}
@@ -257,7 +287,7 @@ class Attachment:
             return False
         if self.role.kind in POOL_READERS.get(peer.kind, ()):
             with suppress(HostFault):
-                self.pools[peer] = Region.open(wiring.pool_name(peer, generation))
+                self.pools[peer] = Region.open(wiring.pool_name(peer, generation), writable=False)
         self.bells[peer] = self._doorbell(peer)
         self._regions[peer] = regions
         self.generations[peer] = generation

@@ -10,7 +10,7 @@ import click
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import first_that_answers, refusal_of
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
 from appliance.protocol.acl import (
@@ -76,7 +76,7 @@ def _operations(names: tuple[str, ...]) -> list[AclOperation]:
 @_resource_options
 @click.option("--principal", metavar="PRINCIPAL", help="Only rules for this principal.")
 @json_option
-@bootstrap_option
+@client_options
 def list_acls(
     *, cluster: bool, principal: str | None, as_json: bool, bootstrap: str, **names: tuple[str, ...]
 ) -> None:
@@ -142,7 +142,7 @@ def _text(enum: type[ResourceType | PatternType | AclPermission | AclOperation],
 
 def _changing(command: F) -> F:
     for decorate in (
-        bootstrap_option,
+        client_options,
         json_option,
         click.option(
             "--host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from appliance.cli.client_settings import PLAINTEXT, SSL, context_of, native_options, security_protocol
 from appliance.cli.options import CLIENT_OPTIONS
 from appliance.errors import ApplianceError
 from appliance.protocol.errors import ErrorCode
@@ -93,16 +95,34 @@ def _common(bootstrap: str) -> dict[str, Any]:
 
 
 def _said_options() -> dict[str, str]:
-    """What `-X` and `--client-config` said; where the broker is, `--bootstrap` decides."""
+    """What `-X`, `--client-config` and `--command-config` said; where the broker is, `--bootstrap` decides."""
     context = click.get_current_context(silent=True)
     said: dict[str, str] = dict(context.meta.get(CLIENT_OPTIONS, {})) if context is not None else {}
     said.pop("bootstrap.servers", None)
     return said
 
 
-def is_plaintext() -> bool:
-    """Whether brokers are spoken to without TLS and login, as our own codec does."""
-    return _said_options().get("security.protocol", "plaintext").lower() == "plaintext"
+def is_spoken() -> bool:
+    """Whether our own codec can speak to brokers as the flags say: in plain text or with TLS, without a login."""
+    return security_protocol(_said_options()) in {PLAINTEXT, SSL}
+
+
+def tls_context() -> ssl.SSLContext | None:
+    """The TLS context for our own codec; None in plain text.
+
+    Raises:
+        click.UsageError: it cannot speak as the flags say.
+    """
+    return context_of(_said_options())
+
+
+def native_client_options() -> dict[str, Any]:
+    """How the native client is to speak to brokers.
+
+    Raises:
+        click.UsageError: it cannot speak as the flags say.
+    """
+    return native_options(_said_options())
 
 
 def bootstrap_of(bootstrap: str) -> str:

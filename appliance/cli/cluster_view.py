@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from appliance.cli.client import BrokerError, split_address
+from appliance.cli.client import BrokerError, bootstrap_of, split_address
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
@@ -92,7 +92,7 @@ class ClusterView:
 def first_that_answers(bootstrap: str) -> str:
     """One address of those in `bootstrap`; raises BrokerError when nobody listens at any."""
     reasons = []
-    for address in bootstrap.split(","):
+    for address in bootstrap_of(bootstrap).split(","):
         host, port = split_address(address)
         try:
             request(f"{host}:{port}", ApiKey.DESCRIBE_CLUSTER, CLUSTER_VERSION, DescribeClusterRequest(False))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from appliance.cli.client import BrokerError
+from appliance.cli.client import BrokerError, bootstrap_of, native_client_options
 from appliance.cli.positions import Anchor, Place
 from appliance.errors import OperatorFault
 from appliance.extras import is_installed, need
@@ -86,7 +86,8 @@ def send_parquet(
 
     given = {role: name for role, name in mapping.items() if name is not None}
     options = {
-        "bootstrap_servers": bootstrap,
+        **native_client_options(),
+        "bootstrap_servers": bootstrap_of(bootstrap),
         "compression_type": compression,
         "acks": acks,
         "enable_idempotence": acks == "all",
@@ -153,7 +154,8 @@ def write_columns(
             partitions=partitions or None,
             columns=columns,
             max_records=count,
-            bootstrap_servers=bootstrap,
+            bootstrap_servers=bootstrap_of(bootstrap),
+            **native_client_options(),
             isolation_level="read_committed",
             default_api_timeout_ms=TIMEOUT_MS,
         )
@@ -185,7 +187,11 @@ def _start(bootstrap: str, topic: str, place: Place) -> Any:
         return "latest"
     from appliance_client import Consumer, TopicPartition
 
-    with Consumer(bootstrap_servers=bootstrap, default_api_timeout_ms=TIMEOUT_MS) as consumer:
+    with Consumer(
+        bootstrap_servers=bootstrap_of(bootstrap),
+        default_api_timeout_ms=TIMEOUT_MS,
+        **native_client_options(),
+    ) as consumer:
         places = [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic)]
         ends = consumer.end_offsets(places)
     return {each.partition: max(0, end - abs(place.distance)) for each, end in ends.items()}

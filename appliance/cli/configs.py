@@ -19,7 +19,6 @@ from appliance.cli.client import (
     admin_client,
     answer_of,
     asked,
-    bootstrap_of,
 )
 from appliance.cli.cluster_view import first_that_answers, refusal_of
 from appliance.cli.options import client_options, setting_and_value
@@ -256,7 +255,7 @@ def _described(client: AdminClient, target: Target, bootstrap: str) -> Mapping[s
 
 def _of_all_brokers(bootstrap: str) -> dict[str, _Entry]:
     body = DescribeConfigsRequest((DescribedResource(int(ResourceType.BROKER), ""),), include_synonyms=True)
-    address = first_that_answers(bootstrap_of(bootstrap))
+    address = first_that_answers(bootstrap)
     (result,) = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, body).results
     if result.error_code:
         raise BrokerError(f"all brokers: {refusal_of(result.error_code, result.error_message)}")
@@ -278,7 +277,7 @@ def _alter_all_brokers(bootstrap: str, wanted: Mapping[str, str | None]) -> None
         for name, value in wanted.items()
     )
     body = IncrementalAlterConfigsRequest((AlterConfigsResource(int(ResourceType.BROKER), "", changes),))
-    address = first_that_answers(bootstrap_of(bootstrap))
+    address = first_that_answers(bootstrap)
     (answer,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses
     if answer.error_code:
         raise BrokerError(refusal_of(answer.error_code, answer.error_message))

@@ -9,7 +9,7 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError, admin_client, asked
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.request import request
@@ -40,7 +40,7 @@ def log_dirs() -> None:
 @log_dirs.command()
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this topic; repeatable.")
 @json_option
-@bootstrap_option
+@client_options
 def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     """Show the partitions in each log directory, and the progress of moves. Exits with 1 if a directory failed."""
     found = [
@@ -60,7 +60,7 @@ def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     "--broker", type=int, help="The broker whose replicas move.  [default: each partition's leader]"
 )
 @json_option
-@bootstrap_option
+@client_options
 def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: bool, bootstrap: str) -> int:
     """Move partitions to another log directory of their broker, while they are in use.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
@@ -21,13 +23,16 @@ bootstrap_option = click.option(
 )
 
 CLIENT_OPTIONS: Final = "appliance.cli.client_options"
-"""Under this key click's context keeps what `-X` and `--client-config` said, for `appliance.cli.client`."""
+"""Under this key click's context keeps what `-X`, `--client-config` and `--command-config` said, as settings of
+librdkafka (client_settings.py)."""
+_FILE: Final = "appliance.cli.client_file"
 
 
 def _read_client_file(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
     """Reads `name=value` lines, as librdkafka's and Kafka's own tools take them; `#` begins a comment."""
     if path is None:
         return
+    _take_file(context, "--client-config")
     found: dict[str, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         text = line.strip()
@@ -41,14 +46,49 @@ def _read_client_file(context: click.Context, _parameter: click.Parameter, path:
     context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
 
 
+def _read_command_file(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Reads a properties file of Kafka's own tools."""
+    if path is None:
+        return
+    _take_file(context, "--command-config")
+    from appliance.cli.client_settings import from_kafka, read_properties
+
+    found = from_kafka(path, read_properties(path))
+    context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
+
+
+def says_how_to_connect() -> bool:
+    """Whether the flags of the command say how to speak to a broker."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(CLIENT_OPTIONS))
+
+
+def _take_file(context: click.Context, flag: str) -> None:
+    if (other := context.meta.setdefault(_FILE, flag)) != flag:
+        raise click.UsageError(f"{other} and {flag} exclude each other: give one of them")
+
+
 def _read_client_options(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> None:
     said = dict(name_and_value("-X", text) for text in texts)
     context.meta[CLIENT_OPTIONS] = context.meta.get(CLIENT_OPTIONS, {}) | said
 
 
-def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags of a command that speaks through librdkafka: where the broker is, and how to speak to it."""
+def client_options(command: F) -> F:
+    """The flags of a command that connects: where the broker is, and how to speak to it."""
+    return security_options(bootstrap_option(command))
+
+
+def security_options(command: F) -> F:
+    """The flags that say how to speak to a broker."""
     for decorate in (
+        click.option(
+            "--command-config",
+            metavar="FILE",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            expose_value=False,
+            callback=_read_command_file,
+            help="A properties file of Kafka's own tools: security.protocol, ssl.* with PEM files.",
+        ),
         click.option(
             "-X",
             "--client-option",
@@ -67,7 +107,6 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_read_client_file,
             help="A file of librdkafka settings, one NAME=VALUE per line. Also $APPLIANCE_CLIENT_CONFIG.",
         ),
-        bootstrap_option,
     ):
         command = decorate(command)
     return command

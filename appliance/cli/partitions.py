@@ -17,7 +17,7 @@ from appliance.cli.cluster_view import (
     refusal_of,
     shown_slots,
 )
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
@@ -38,7 +38,7 @@ def partitions() -> None:
 @click.option("--under-replicated", is_flag=True, help="Only partitions with a replica that is not in sync.")
 @click.option("--unavailable", is_flag=True, help="Only partitions without a leader.")
 @json_option
-@bootstrap_option
+@client_options
 def list_partitions(
     *, topics: tuple[str, ...], under_replicated: bool, unavailable: bool, as_json: bool, bootstrap: str
 ) -> None:
@@ -85,7 +85,7 @@ def list_partitions(
     help="If a partition has no leader, elect a replica that was not in sync. This loses acknowledged records.",
 )
 @json_option
-@bootstrap_option
+@client_options
 def elect(
     *, wanted: tuple[str, ...], all_partitions: bool, unclean: bool, as_json: bool, bootstrap: str
 ) -> int:

@@ -19,7 +19,7 @@ from appliance.cli.cluster_view import (
     shown_slots,
     slot_numbers,
 )
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.replication_throttle import throttle, unthrottle
@@ -57,7 +57,7 @@ def reassign() -> None:
     help="Maximum bytes per second copied to each slot and from each slot; `reassign unthrottle` removes this limit.",
 )
 @json_option
-@bootstrap_option
+@client_options
 def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: bool, bootstrap: str) -> int:
     """Move partitions to the slots of --to.
 
@@ -78,7 +78,7 @@ def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: boo
 
 
 @reassign.command(name="unthrottle")
-@bootstrap_option
+@client_options
 def end_throttle(*, bootstrap: str) -> None:
     """Remove the limits of --throttle from all slots and all topics."""
     address = first_that_answers(bootstrap)
@@ -87,7 +87,7 @@ def end_throttle(*, bootstrap: str) -> None:
 
 @reassign.command()
 @json_option
-@bootstrap_option
+@client_options
 def status(*, as_json: bool, bootstrap: str) -> None:
     """Show moves in progress, and the slots that they wait for."""
     view = cluster_view(first_that_answers(bootstrap))
@@ -118,7 +118,7 @@ def status(*, as_json: bool, bootstrap: str) -> None:
 @click.argument("wanted", metavar=f"[{NAMES}]", nargs=-1)
 @click.option("--all", "all_partitions", is_flag=True, help="All moves in progress.")
 @json_option
-@bootstrap_option
+@client_options
 def cancel(*, wanted: tuple[str, ...], all_partitions: bool, as_json: bool, bootstrap: str) -> int:
     """Cancel moves: partitions return to their old slots."""
     if bool(wanted) == all_partitions:

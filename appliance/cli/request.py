@@ -1,11 +1,22 @@
-"""Requests that librdkafka's admin client does not know, sent by our own codec: one connection, one answer."""
+"""Requests that librdkafka's admin client does not know, sent by our own codec: one connection, one answer.
+
+With TLS where the flags of the command say so (client_settings.py).
+"""
 
 from __future__ import annotations
 
 import socket
+import ssl
+from contextlib import ExitStack
 from typing import Any, Final
 
-from appliance.cli.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, BrokerError, split_address
+from appliance.cli.client import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    BrokerError,
+    split_address,
+    tls_context,
+)
 from appliance.errors import ApplianceError
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.framing import SIZE
@@ -26,9 +37,15 @@ def request(
         BrokerError: nobody answers there, or not in time, or with something that is no answer.
     """
     host, port = split_address(address)
+    context = tls_context()
     try:
-        with socket.create_connection((host, port), timeout=min(timeout_s, CONNECT_TIMEOUT_S)) as connection:
+        with ExitStack() as opened:
+            connection: socket.socket = opened.enter_context(
+                socket.create_connection((host, port), timeout=min(timeout_s, CONNECT_TIMEOUT_S))
+            )
             connection.settimeout(timeout_s)
+            if context is not None:
+                connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
             size = _read(connection, SIZE.size)
             length_bytes = SIZE.unpack(size)[0]
@@ -38,6 +55,13 @@ def request(
         return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
     except TimeoutError as fault:
         raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
+    except ssl.SSLCertVerificationError as fault:
+        raise BrokerError(
+            f"{address}: the broker's certificate is not accepted: {fault.verify_message}"
+        ) from fault
+    except ssl.SSLError as fault:
+        reason = (fault.reason or "the connection was closed").lower().replace("_", " ")
+        raise BrokerError(f"{address}: TLS failed: {reason}") from fault
     except OSError as fault:
         raise BrokerError(f"no broker answers at {address}: {fault.strerror or fault}") from fault
     except BrokerError:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from appliance.cli.client import BrokerError, is_plaintext
+from appliance.cli.client import BrokerError, is_spoken
 from appliance.protocol.errors import ErrorCode
 
 PATIENCE_S: Final = 1.0
@@ -129,7 +129,7 @@ def _disk_reason(address: str, topic: str | None, partition: int) -> str | None:
     from appliance.protocol.api_versions import ApiKey
     from appliance.protocol.apis.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
-    if not is_plaintext():
+    if not is_spoken():
         return None
     with suppress(BrokerError):
         topics = () if topic is None else (DescribableLogDirTopic(topic, (partition,)),)

@@ -29,6 +29,11 @@ from appliance.errors import OperatorFault
 @click.option(
     "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="Set any option by its name; repeatable."
 )
+@click.option(
+    "--secure",
+    is_flag=True,
+    help="Demonstration: make certificates, serve TLS only, and let in only the administrator's certificate.",
+)
 def serve(
     *,
     data_dir: str | None,
@@ -37,15 +42,25 @@ def serve(
     slots: str | None,
     config_path: Path | None,
     overrides: tuple[str, ...],
+    secure: bool,
 ) -> int:
     """Run the broker until it is stopped (Ctrl-C, SIGTERM).
 
     Every option of docs/configuration.md can be set in FILE or with --set. Flags override the file.
+
+    With --secure it makes an authority, a certificate for this host and one for an administrator in DIR/secure, and
+    prints the settings for clients. docs/access.md shows how to set TLS up for production.
     """
     given = dict(name_and_value("--set", text) for text in overrides)
     flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
     given |= {name: text for name, text in flags.items() if text is not None}
     settings = load_settings(config_path, given)
+    if secure:
+        from appliance.cli import secure as demonstration
+
+        chosen = demonstration.options_of(settings)
+        kept = {name: text for name, text in given.items() if name not in demonstration.REPLACED}
+        settings = load_settings(config_path, kept | chosen, without=demonstration.REPLACED)
     from appliance.control.adoption.marker import refuse_unfinished
     from appliance.control.store.opening import refuse_other_store
     from appliance.control.supervisor.first_look import refuse_fewer_slots, refuse_foreign
@@ -56,12 +71,18 @@ def serve(
         refuse_foreign(settings)
         refuse_other_store(settings)
         refuse_fewer_slots(settings)
+        certificates = demonstration.certificates_for(settings) if secure else None
     except OperatorFault as fault:
         click.echo(f"appliance: {fault}", err=True)
         return EXIT_REFUSED  # systemd starts it again after any other failure
     click.echo(start_text(settings))
-
-    code: int = run(settings, when_ready=try_text(settings, own_command()))
+    told = try_text(settings, own_command())
+    if certificates is not None:
+        for line in (demonstration.made_text(certificates), demonstration.expiry_text(certificates)):
+            if line:
+                click.echo(line)
+        told = demonstration.client_text(certificates, settings, own_command())
+    code: int = run(settings, when_ready=told)
     return code
 
 

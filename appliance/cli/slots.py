@@ -19,7 +19,7 @@ from appliance.cli.cluster_view import (
     refusal_of,
     shown_slots,
 )
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
@@ -47,7 +47,7 @@ def slots() -> None:
 
 @slots.command(name="list")
 @json_option
-@bootstrap_option
+@client_options
 def list_slots(*, as_json: bool, bootstrap: str) -> None:
     """List the slots, and the number of partitions that each leads, follows and lags in."""
     address = first_that_answers(bootstrap)
@@ -69,7 +69,7 @@ def list_slots(*, as_json: bool, bootstrap: str) -> None:
 @slots.command()
 @click.argument("slot", type=click.IntRange(min=0))
 @json_option
-@bootstrap_option
+@client_options
 def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
     """Show the partitions that a slot leads, follows and lags in."""
     address = first_that_answers(bootstrap)
@@ -97,7 +97,7 @@ def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
 @click.argument("slot", type=click.IntRange(min=0))
 @click.option("--force", is_flag=True, help="Stop it even if partitions then have no leader.")
 @json_option
-@bootstrap_option
+@client_options
 def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
     """Stop a slot. Other slots then lead its partitions.
 
@@ -132,7 +132,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
 @slots.command()
 @click.argument("slot", type=click.IntRange(min=0))
 @json_option
-@bootstrap_option
+@client_options
 def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
     """Start a stopped slot. The slot catches up, and leads again after the next balancing of leaders."""
     address = first_that_answers(bootstrap)

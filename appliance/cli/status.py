@@ -19,6 +19,7 @@ import click
 
 from appliance.build import NAMES
 from appliance.channels.counter_names import named_counters
+from appliance.cli.options import security_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.status_summary import print_summary, shown_duration, summary
 from appliance.cli.watch import watch_option, watched
@@ -26,6 +27,7 @@ from appliance.config import IoSettings, NetworkSettings, Settings
 from appliance.errors import ConfigurationError, HostFault, OperatorFault
 
 if TYPE_CHECKING:
+    from appliance.cluster import ClusterImage
     from appliance.ipc.process_table import ProcessSnapshot
 
 TITLE: Final = "appliance: "
@@ -52,10 +54,14 @@ class LivingProcess:
     show_default=True,
     help="The data directory.",
 )
+@security_options
 @watch_option
 @json_option
 def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
     """Show the appliance that serves DATA_DIR: its address, disks and topics, and each of its processes.
+
+    The command asks the broker about the topics, in plain text or as the flags say. If there is no listener in plain
+    text and no flag says how to connect, the command reads the topics from shared memory.
 
     QUEUE is the number of requests that wait for a process. IDLE is the share of the process's lifetime in which it
     had no work. The exit code is 1 if no appliance runs.
@@ -85,7 +91,7 @@ def _show(directory: Path, *, as_json: bool) -> int:
     processes = processes_of(directory)
     runs = any(process["pid"] is not None for process in processes or [])
     facts = _run_facts(directory) if processes else {}
-    told = summary(facts, processes or [], running=runs)
+    told = summary(facts, processes or [], running=runs, image=lambda: _image(directory, facts))
     if as_json:
         print_json(
             {
@@ -128,30 +134,58 @@ def _rows(directory: Path, facts: Mapping[str, Any]) -> list[ProcessSnapshot] | 
     Raises:
         OperatorFault: the data directory belongs to another user, and this one may not look into it.
     """
-    from appliance.channels import runtime_directory
     from appliance.channels.wiring import PROCESSES
     from appliance.ipc.process_table import ProcessTable
     from appliance.ipc.shared_memory import Region
 
-    # Root may look at what another user runs.
-    owner = directory.stat().st_uid
-    recorded = facts.get("pid")
-    pid = recorded if isinstance(recorded, int) else None
     try:
-        memory = runtime_directory.find(directory, owner=owner, pid=pid)
+        memory, owner = _memory(directory, facts)
         if memory is None:
             return None
-        region = Region.open(f"{memory}/{PROCESSES}", owner=owner)
+        region = Region.open(f"{memory}/{PROCESSES}", owner=owner, writable=False)
     except PermissionError:
-        raise _belongs_to_another(directory, owner) from None
+        raise _belongs_to_another(directory, directory.stat().st_uid) from None
     except HostFault:
-        if runtime_directory.find(directory, owner=owner, pid=pid) is None:
+        if _memory(directory, facts)[0] is None:
             return None  # it stopped just now
         raise
     try:
         return ProcessTable(region.view).snapshot()
     finally:
         region.close()
+
+
+def _image(directory: Path, facts: Mapping[str, Any]) -> ClusterImage | None:
+    """Return the metadata image; None where no instance has published one."""
+    from appliance.channels.metadata_image import ImageReader
+    from appliance.channels.wiring import IMAGE
+    from appliance.ipc.shared_memory import Region
+
+    try:
+        memory, owner = _memory(directory, facts)
+        if memory is None:
+            return None
+        region = Region.open(f"{memory}/{IMAGE}", owner=owner, writable=False)
+    except (HostFault, OSError):
+        return None  # it stopped just now
+    try:
+        return ImageReader(memory, region.view, owner=owner).current()
+    finally:
+        region.close()
+
+
+def _memory(directory: Path, facts: Mapping[str, Any]) -> tuple[Path | None, int]:
+    """Return the private directory of the instance, None where there is none, and the user id that it belongs to.
+
+    Raises:
+        PermissionError: the data directory belongs to another user. Root may look at what another user runs.
+    """
+    from appliance.channels import runtime_directory
+
+    owner = directory.stat().st_uid
+    recorded = facts.get("pid")
+    pid = recorded if isinstance(recorded, int) else None
+    return runtime_directory.find(directory, owner=owner, pid=pid), owner
 
 
 def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:

@@ -1,21 +1,26 @@
 """The head of `appliance status`: address, version, uptime, disks, topics.
 
-Everything but the topics comes from files and the system, so it is there while every process is stuck. The topics are
-asked of slot 0; where it does not answer within a second they are null.
+Everything but the topics comes from files and the system, so it is there while every process is stuck. Slot 0 is asked
+about the topics; where it does not answer within a second they are null. If its main listener is encrypted, and the
+flags of the command do not say how to connect, the topics come from the metadata image in shared memory.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.options import says_how_to_connect
 from appliance.cli.output import shown_bytes
-from appliance.config.sections.listeners import host_and_port
+from appliance.config.sections.listeners import PLAINTEXT, host_and_port
+
+if TYPE_CHECKING:
+    from appliance.cluster import ClusterImage
 
 ASK_TIMEOUT_S: Final = 1.0
 FULL_BYTES: Final = 1 << 20
@@ -23,7 +28,11 @@ ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def summary(
-    facts: Mapping[str, Any], processes: Sequence[Mapping[str, Any]], *, running: bool
+    facts: Mapping[str, Any],
+    processes: Sequence[Mapping[str, Any]],
+    *,
+    running: bool,
+    image: Callable[[], ClusterImage | None] = lambda: None,
 ) -> dict[str, Any]:
     """The keys are stable; null is what is not known.
 
@@ -31,6 +40,7 @@ def summary(
         facts: what the supervisor wrote down at its start.
         processes: as `status` tells them.
         running: whether any of them lives.
+        image: reads the metadata image.
     """
     host, port, started_ms = facts.get("host"), facts.get("port"), facts.get("started_ms")
     address = host_and_port(host, port) if isinstance(host, str) and isinstance(port, int) else None
@@ -48,7 +58,10 @@ def summary(
     if running and isinstance(host, str) and isinstance(port, int):
         if isinstance(started_ms, int):
             told["uptime_ms"] = max(0, time.time_ns() // 1_000_000 - started_ms)
-        told |= _counts(host_and_port(ANY_ADDRESS.get(host, host), port))
+        if facts.get("security_protocol", PLAINTEXT) == PLAINTEXT or says_how_to_connect():
+            told |= _counts(host_and_port(ANY_ADDRESS.get(host, host), port))
+        else:
+            told |= _counts_of(image())
     return told
 
 
@@ -102,6 +115,19 @@ def _counts(address: str) -> dict[str, int]:
             "unavailable_partitions": sum(each.leader_id < 0 for each in partitions),
         }
     return {}
+
+
+def _counts_of(image: ClusterImage | None) -> dict[str, int]:
+    """The same from the metadata image; empty where there is none."""
+    if image is None:
+        return {}
+    partitions = [each for topic in image.topics.values() for each in topic.partitions]
+    return {
+        "topics": len(image.topics),
+        "partitions": len(partitions),
+        "under_replicated_partitions": sum(len(each.isr) < len(each.replicas) for each in partitions),
+        "unavailable_partitions": sum(each.leader < 0 for each in partitions),
+    }
 
 
 def print_summary(told: Mapping[str, Any], data_dir: str) -> None:

@@ -18,7 +18,7 @@ from appliance.cli.cluster_view import (
     named_partitions,
 )
 from appliance.cli.hanging_transactions import coordinated_as, hanging_transactions
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.record_format import shown_time
@@ -125,7 +125,7 @@ def transactions() -> None:
 )
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def list_ids(
     *,
     states: tuple[str, ...],
@@ -165,7 +165,7 @@ def list_ids(
 @ids_argument
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def describe(*, names: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
     """Show state, producer, timeout, age and partitions of transactional ids."""
     address = first_that_answers(bootstrap)
@@ -190,7 +190,7 @@ def describe(*, names: tuple[str, ...], as_json: bool, watch_s: float | None, bo
 @click.option("--open", "only_open", is_flag=True, help="Only producers with an open transaction.")
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def producers(
     *, wanted: tuple[str, ...], only_open: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
@@ -223,7 +223,7 @@ def producers(
     "counts as hanging.",
 )
 @json_option
-@bootstrap_option
+@client_options
 def find_hanging(
     *, wanted: tuple[str, ...], broker_id: int | None, minutes: int, as_json: bool, bootstrap: str
 ) -> None:
@@ -275,7 +275,7 @@ def find_hanging(
     help="Abort in this partition even if a coordinator may still commit the transaction.",
 )
 @json_option
-@bootstrap_option
+@client_options
 def abort(
     *,
     place: str,
@@ -338,7 +338,7 @@ def abort(
 @transactions.command()
 @ids_argument
 @json_option
-@bootstrap_option
+@client_options
 def terminate(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     """Abort the open transactions of ids, and fence their producers.
 

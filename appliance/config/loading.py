@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -49,13 +49,21 @@ class _Given:
     origin: str
 
 
-def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = _NO_OVERRIDES) -> Settings:
+def load_settings(
+    toml_path: Path | None = None,
+    overrides: Mapping[str, str] = _NO_OVERRIDES,
+    *,
+    without: Collection[str] = (),
+) -> Settings:
     """The settings that a file and `overrides` (option name → text, from flags) describe; overrides win.
+
+    `without`: names in the file that do not count.
 
     Raises:
         ConfigurationError: naming the file or flag, the option, and what is wrong with it.
     """
     given = {one.name: one for one in _from_file(toml_path)} if toml_path is not None else {}
+    given = {name: one for name, one in given.items() if name not in without}
     given |= {name: _Given(name, text, "command line") for name, text in overrides.items()}
 
     aliases = {alias: name for alias, name in ALIASES.items() if alias in given}

@@ -1,6 +1,9 @@
 """The process table: a row of 256 bytes for each process, written by that process alone, readable by
 everybody.
 
+Each row begins a page of its own, and the rest of the page is unused. A process maps the table read-only and the page
+of its own row writable, so it cannot write the row of another one.
+
     byte    0        8        16       24       32       40       48       56       64
             ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐
             │ pid    │ gener- │ state  │ started│ sleep- │ started│ zeros  │ zeros  │  who: written at start;
@@ -28,6 +31,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 ROW_BYTES = 256
+STRIDE_BYTES = 4096
+"""From one row to the next: a page."""
 WORD_BYTES = 8
 COUNTERS = 14
 
@@ -50,6 +55,7 @@ CONNECTIONS = 17
 COUNTER_0 = 18
 
 _WORDS = ROW_BYTES // WORD_BYTES
+_STRIDE_WORDS = STRIDE_BYTES // WORD_BYTES
 
 
 class ProcessState(IntEnum):
@@ -154,7 +160,17 @@ class ProcessRow:
 
 def process_table_size_bytes(processes: int) -> int:
     """The bytes a table of `processes` rows needs."""
-    return processes * ROW_BYTES
+    return processes * STRIDE_BYTES
+
+
+def row_position(index: int) -> int:
+    """Where the row of that index begins in the table, in bytes; a multiple of a page."""
+    return index * STRIDE_BYTES
+
+
+def own_row(page: memoryview, index: int) -> ProcessRow:
+    """Return the row of that index over `page`, the writable page at `row_position(index)`."""
+    return ProcessRow(page.cast("q")[:_WORDS], index)
 
 
 class ProcessTable:
@@ -165,16 +181,17 @@ class ProcessTable:
     __slots__ = ("_cells", "rows")
 
     def __init__(self, view: memoryview) -> None:
-        rows, rest = divmod(len(view), ROW_BYTES)
+        rows, rest = divmod(len(view), STRIDE_BYTES)
         if rest or not rows:
-            raise ValueError(f"{len(view)} bytes are no whole rows of {ROW_BYTES}")
+            raise ValueError(f"{len(view)} bytes are no whole rows of {STRIDE_BYTES}")
         self.rows = rows
         self._cells = view.cast("q")
 
     def row(self, index: int) -> ProcessRow:
         if not 0 <= index < self.rows:
             raise IndexError(f"process row {index} of {self.rows}")
-        return ProcessRow(self._cells[index * _WORDS : (index + 1) * _WORDS], index)
+        first = index * _STRIDE_WORDS
+        return ProcessRow(self._cells[first : first + _WORDS], index)
 
     def snapshot(self) -> list[ProcessSnapshot]:
         """Every row, also of processes that never started (state ABSENT)."""

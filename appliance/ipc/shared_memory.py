@@ -10,6 +10,9 @@ taken. Inside it nobody else can create, open or even list anything, so the name
 A region is created sparse and zero-filled, so every structure in this room takes zeros for "empty"; the
 supervisor never writes a byte of it. A region that is opened is checked: a regular file of the expected owner with
 mode 0600.
+
+A process that only reads a region opens it read-only, descriptor and mapping, so a defect in it cannot change what
+others rely on. A process that writes a few words of a region maps the page that has them, nothing else (`open_page`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import mmap
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +32,16 @@ from appliance.ipc.fence import require_total_store_order
 
 MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
+PAGE_BYTES: Final = 4096
+"""Of x86-64: the least that can be mapped, and so protected, on its own."""
 
 _SHARED: Final = Path("/dev/shm")
 _DIRECTORY_NAME: Final = re.compile(r"appliance-[0-9a-f]{32}")
-_OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Region:
-    """One mapping of one shared-memory file; `view` is all of it, writable. `name` is the file's path.
+    """One mapping of one shared-memory file; `view` is what is mapped of it. `name` is the file's path.
 
     The mapping keeps the memory alive, also after `unlink`. It holds one descriptor (Python's mmap keeps a copy).
     """
@@ -60,7 +66,7 @@ class Region:
         if size_bytes <= 0:
             raise ValueError(f"shared memory {name} of {size_bytes} bytes")
         try:
-            descriptor = os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, MODE)
+            descriptor = os.open(name, _OPEN_FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, MODE)
         except OSError as error:
             raise HostFault(f"shared memory {name} of {size_bytes} bytes: {error.strerror}") from error
         try:
@@ -73,39 +79,39 @@ class Region:
             os.close(descriptor)
 
     @classmethod
-    def open(cls, name: str, *, owner: int | None = None) -> Region:
+    def open(cls, name: str, *, owner: int | None = None, writable: bool = True) -> Region:
         """Open an existing region at its full size.
 
         Args:
             name: its path.
             owner: the user id that it must belong to; None for this process's user.
+            writable: False to open and map it for reading only; `view` then refuses a store.
 
         Raises:
             HostFault: there is none of that name, or it is not a private file of `owner`.
             UnsupportedProcessor: not x86-64.
         """
         require_total_store_order()
-        try:
-            descriptor = os.open(name, _OPEN_FLAGS)
-        except OSError as error:
-            raise HostFault(f"shared memory {name}: {error.strerror}") from error
-        try:
-            found = os.fstat(descriptor)
-            wanted = os.geteuid() if owner is None else owner
-            if (
-                not stat.S_ISREG(found.st_mode)
-                or found.st_uid != wanted
-                or stat.S_IMODE(found.st_mode) != MODE
-            ):
-                raise HostFault(
-                    f"shared memory {name}: not a file of user {wanted} with mode {MODE:04o}"
-                    f" (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
-                )
-            return cls(name, mmap.mmap(descriptor, found.st_size))
-        except (OSError, ValueError) as error:
-            raise HostFault(f"mapping shared memory {name}: {error}") from error
-        finally:
-            os.close(descriptor)
+        with _opened(name, owner, writable=writable) as (descriptor, size_bytes):
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            return cls(name, mmap.mmap(descriptor, size_bytes, access=access))
+
+    @classmethod
+    def open_page(cls, name: str, position: int) -> Region:
+        """Open one page of an existing region for writing; `view` is this page.
+
+        Args:
+            name: path of the region.
+            position: where the page begins, a multiple of PAGE_BYTES.
+
+        Raises:
+            HostFault: as `open`, or the region ends before the page does.
+        """
+        require_total_store_order()
+        with _opened(name, None, writable=True) as (descriptor, size_bytes):
+            if not 0 <= position <= size_bytes - PAGE_BYTES:
+                raise HostFault(f"shared memory {name} of {size_bytes} bytes has no page at {position}")
+            return cls(name, mmap.mmap(descriptor, PAGE_BYTES, offset=position))
 
     def discard(self, position: int, length_bytes: int) -> None:
         """Gives whole pages back to the system; they read as zeros afterwards. Both page-aligned."""
@@ -123,6 +129,32 @@ class Region:
         with contextlib.suppress(BufferError):
             self.view.release()
             self._mapping.close()
+
+
+@contextlib.contextmanager
+def _opened(name: str, owner: int | None, *, writable: bool) -> Iterator[tuple[int, int]]:
+    """Give the descriptor and the size of a region that is a private file of `owner`.
+
+    Raises:
+        HostFault: it is not, or the body cannot map it.
+    """
+    try:
+        descriptor = os.open(name, _OPEN_FLAGS | (os.O_RDWR if writable else os.O_RDONLY))
+    except OSError as error:
+        raise HostFault(f"shared memory {name}: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        wanted = os.geteuid() if owner is None else owner
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != wanted or stat.S_IMODE(found.st_mode) != MODE:
+            raise HostFault(
+                f"shared memory {name}: not a file of user {wanted} with mode {MODE:04o}"
+                f" (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
+            )
+        yield descriptor, found.st_size
+    except (OSError, ValueError) as error:
+        raise HostFault(f"mapping shared memory {name}: {error}") from error
+    finally:
+        os.close(descriptor)
 
 
 def unlink(name: str) -> bool:

@@ -12,25 +12,16 @@ from __future__ import annotations
 import grp
 import os
 import socket
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from appliance.channels.own_user import peer_of
+from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.errors import ConfigurationError, HostFault
 
-DIRECTORY: Final = "shared-memory"
 NAME: Final = "hello"
 _BACKLOG: Final = 128
-_CREDENTIALS: Final = struct.Struct("3i")
-
-
-def peer_of(sock: socket.SocketType) -> tuple[int, int]:
-    """Return process id and user id of who connected."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return pid, uid
 
 
 class LaneDoor:
@@ -45,7 +36,7 @@ class LaneDoor:
         self._lanes_max = lanes_max
         self._has_group = group is not None
         group_id = -1 if group is None else _group_id(group)
-        directory = data_dir / DIRECTORY
+        directory = data_dir / LANE_DIRECTORY
         try:
             with suppress(FileExistsError):
                 os.mkdir(directory, 0o700)

@@ -34,12 +34,12 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.channels.connection_channel import LANE, Assignment
+from appliance.channels.own_user import peer_of
 from appliance.clock import NS_PER_MS
 from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, ERRORS, REQUESTS
 from appliance.lane import layout as lay
-from appliance.lane.door import peer_of
 from appliance.lane.layout import SLOT, Layout
 from appliance.lane.session import NUMBERS_FROM, LaneSession, Sent
 from appliance.requests.answer import FilePiece

@@ -31,15 +31,19 @@ _HOLDERS_NAMED_MAX: Final = 3
 _COMMAND_BYTES_MAX: Final = 60
 
 
-def open_lock_file(path: Path) -> int:
+def open_lock_file(path: Path, *, writable: bool = True) -> int:
     """Open a lock file, creating it with mode 0600; return its descriptor.
 
     A file of ours that others may open loses those permissions. A symbolic link is not followed.
 
+    Args:
+        writable: False for a descriptor that only locks. Children that inherit it cannot write with it.
+
     Raises:
         OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
+    access = os.O_RDWR if writable else os.O_RDONLY
+    descriptor = os.open(path, access | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
     try:
         found = os.fstat(descriptor)
         if found.st_mode & 0o077 and found.st_uid == os.geteuid():

@@ -38,6 +38,7 @@ import zmq
 
 from appliance import journal
 from appliance.channels.connection_channel import DESCRIPTOR, LANE, Assignment, Hello, Load, decode, encode
+from appliance.channels.own_user import bind_router, bind_socket, peer_of
 from appliance.clock import Clock
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.errors import PeerGone
@@ -170,13 +171,11 @@ class Acceptor:
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)  # bounded by the descriptor channel, which goes first
-        self._router.bind(zmq_address)
+        bind_router(self._router, zmq_address)
         self._router_descriptor = int(self._router.get(zmq.FD))
-        with suppress(FileNotFoundError):
-            os.unlink(channel_path)
         self._hellos = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._hellos.setblocking(False)
-        self._hellos.bind(channel_path)
+        bind_socket(self._hellos, channel_path)
         self._hellos.listen(CHANNEL_BACKLOG)
 
         for descriptor in (self._router_descriptor, self._hellos.fileno()):
@@ -447,6 +446,11 @@ class Acceptor:
                 if not isinstance(error, BlockingIOError):
                     self._say_full(f"cannot accept a network process: {error.strerror}")
                 return
+            pid, uid = peer_of(stranger)
+            if uid != os.geteuid():
+                stranger.close()
+                self._say_refused(f"process {pid} of user {uid} is no network process: connection closed")
+                continue
             stranger.setblocking(False)
             self._strangers[stranger.fileno()] = stranger
             self._cycle.epoll.register(stranger.fileno(), select.EPOLLIN)

@@ -23,7 +23,6 @@ from uuid import uuid4
 
 from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Wiring
@@ -40,6 +39,7 @@ from appliance.netproc.processor import NetworkAgent
 from appliance.process.agent import AgentProcess
 from appliance.protocol.produce import ProduceMemo
 from appliance.protocol.records.record import Record, encode_batch
+from tests.support.published import publisher_in
 
 NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
 TOPIC = "bench"
@@ -72,9 +72,7 @@ class Bench:
         partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
         topics = {TOPIC: TopicImage(TOPIC, topic_id, (partition,))}
         slots = (BrokerSlot(0, "127.0.0.1", 9092),)
-        ImagePublisher(memory, net.attachment.image_pointer).publish(
-            ClusterImage(1, "bench", 0, 1, slots, topics)
-        )
+        publisher_in(memory).publish(ClusterImage(1, "bench", 0, 1, slots, topics))
         self.processor = NetworkAgent(
             net,
             net.controller_link(),

@@ -15,6 +15,7 @@ from appliance.control.supervisor.permissions import (
     ReadersGroup,
     check_directory,
     check_log_directories,
+    check_path,
     readers_group,
 )
 from appliance.errors import ConfigurationError, OperatorFault
@@ -126,3 +127,49 @@ def test_an_unknown_group_is_refused_by_name(tmp_path: Path) -> None:
     settings = load_settings(None, {"data.dir": str(tmp_path), "data.directory.group": "no-such-group"})
     with pytest.raises(ConfigurationError, match="no-such-group"):
         readers_group(settings)
+
+
+NOBODY = 65534
+
+
+def test_a_link_of_another_user_in_the_path_is_refused_and_what_it_names_untouched(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir(mode=0o755)
+    sticky = tmp_path / "sticky"
+    sticky.mkdir()
+    sticky.chmod(0o1777)
+    (sticky / "data").symlink_to(ours)
+    os.lchown(sticky / "data", NOBODY, NOBODY)
+    for path in (sticky / "data", sticky / "data" / "below"):
+        with pytest.raises(OperatorFault, match="is a symbolic link of user"):
+            DataDirectory.hold(path, patience_ms=0)
+    assert (mode(ours), list(ours.iterdir())) == (0o755, [])
+
+
+def test_a_link_of_ours_in_the_path_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "data").symlink_to("ours")
+    DataDirectory.hold(tmp_path / "data", patience_ms=0).release()
+    assert (tmp_path / "ours" / ".lock").exists()
+
+
+def test_a_parent_in_which_others_can_rename_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, owner, bits in (("open", 0, 0o777), ("theirs", NOBODY, 0o755), ("sticky", 0, 0o1777)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(bits)
+        os.chown(tmp_path / name, owner, owner)
+        check_path(tmp_path / name / "data", "data directory")
+    assert len(caplog.messages) == 2
+    assert f"everybody can rename what is in {tmp_path}/open" in caplog.messages[0]
+    assert f"can rename what is in {tmp_path}/theirs" in caplog.messages[1]
+
+
+def test_the_lock_that_children_inherit_cannot_be_written_with(tmp_path: Path) -> None:
+    held = DataDirectory.hold(tmp_path / "data", patience_ms=0)
+    assert (tmp_path / "data" / ".lock").read_text() == f"{os.getpid()}\n"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(held.lock, b"x")
+    held.release()
+    assert (tmp_path / "data" / ".lock").read_text() == ""

@@ -16,7 +16,6 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.child import Child
-from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
 from appliance.channels.purgatory_channel import COMPLETED_ID, REASON, CompletionReason, PurgatoryOp
 from appliance.channels.roles import PURGATORY, Role, RoleKind
@@ -40,6 +39,7 @@ from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import LOOPS
 from appliance.ipc.shared_memory import remove_directory
 from tests.support.private_directory import new_private_directory
+from tests.support.published import publisher_in
 from tests.support.ready import is_readable
 
 IOPROC = Role(RoleKind.IOPROC, 0, 0)
@@ -359,7 +359,7 @@ def test_the_next_life_clears_words_that_the_last_one_left(house: House) -> None
     partitions = tuple(PartitionImage(n, 10 + n, 1, 0, 0, (0,), (0,)) for n in range(3))
     topic = TopicImage("t", UUID(int=7), partitions)
     image = ClusterImage(1, "c", 0, 0, (), {"t": topic})
-    ImagePublisher(house.memory, house.peers[IOPROC].image_pointer).publish(image)
+    publisher_in(house.memory).publish(image)
     house.wait_for({10: 0, 12: 0, 40: 0})
     house.in_step()
     assert house.kill() == -signal.SIGKILL

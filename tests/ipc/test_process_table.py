@@ -13,10 +13,14 @@ from appliance.ipc.process_table import (
     ROW_BYTES,
     SLEEPING,
     STATE,
+    STRIDE_BYTES,
     ProcessState,
     ProcessTable,
+    own_row,
     process_table_size_bytes,
+    row_position,
 )
+from appliance.ipc.shared_memory import PAGE_BYTES, Region
 
 from .conftest import Fork, MakeRegion
 
@@ -67,6 +71,19 @@ def test_neighbouring_rows_do_not_touch() -> None:
     for word in range(ROW_BYTES // 8):
         rows.row(1).cells[word] = -1
     assert rows.row(0).snapshot().pid == rows.row(2).snapshot().pid == 0
+
+
+def test_a_process_can_write_its_own_row_and_no_other(make_region: MakeRegion) -> None:
+    assert STRIDE_BYTES == PAGE_BYTES, "a page is the least that can be mapped writable"
+    name = make_region(process_table_size_bytes(3)).name
+    everybody = ProcessTable(Region.open(name, writable=False).view)
+    page = Region.open_page(name, row_position(1))
+    own_row(page.view, 1).start(77, 3, now_ms=5_000, now_ns=9)
+    assert [row.pid for row in everybody.snapshot()] == [0, 77, 0]
+    for index in range(3):
+        with pytest.raises(TypeError, match="read-only"):
+            everybody.row(index).cells[SLEEPING] = 1
+    assert page.size_bytes == PAGE_BYTES
 
 
 def test_the_sleeping_cell_is_the_doorbells_flag() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -149,3 +150,22 @@ def test_processors_with_weaker_ordering_are_refused_by_name() -> None:
     require_total_store_order("AMD64")
     with pytest.raises(UnsupportedProcessor, match="aarch64"):
         require_total_store_order("aarch64")
+
+
+def test_a_region_that_is_only_read_has_no_writable_descriptor_or_mapping(make_region: MakeRegion) -> None:
+    region = make_region(8192)
+    region.view[5] = 7
+    before = set(os.listdir("/proc/self/fd"))
+    reader = Region.open(region.name, writable=False)
+    assert reader.view[5] == 7
+    with pytest.raises(TypeError, match="read-only"):
+        reader.view[5] = 8
+    (descriptor,) = set(os.listdir("/proc/self/fd")) - before
+    assert fcntl.fcntl(int(descriptor), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    reader.close()
+
+
+@pytest.mark.parametrize("position", [8192, -4096, 1 << 40])
+def test_a_page_beyond_the_region_is_refused(make_region: MakeRegion, position: int) -> None:
+    with pytest.raises(HostFault, match="no page"):
+        Region.open_page(make_region(8192).name, position)

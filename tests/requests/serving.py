@@ -13,7 +13,6 @@ import zmq
 
 from appliance.audit.recorder import Recorder
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import SERVING_INCARNATION
 from appliance.channels.request_channel import OP, Op
 from appliance.channels.roles import Role, RoleKind
@@ -44,6 +43,7 @@ from appliance.requests.session import ANONYMOUS, Request, Session
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerClient
 from tests.support.private_directory import new_private_directory
+from tests.support.published import publisher_in
 
 NETPROC: Final = Role(RoleKind.NETPROC)
 IOPROC: Final = Role(RoleKind.IOPROC, 0, 0)
@@ -81,9 +81,9 @@ class Serving:
         self.attachment = Attachment(wiring, NETPROC, 1, self.peers)
         self._worker = Attachment(wiring, IOPROC, 1, {NETPROC: 1})
         self._wiring = wiring
-        self._publisher = ImagePublisher(self._memory, self.attachment.image_pointer)
+        self._publisher = publisher_in(self._memory)
         self.publish()
-        table = self.attachment.partitions
+        table = self._worker.partitions
         table.cells[table.at(0) + SERVING_INCARNATION] = INCARNATION
         assert self.attachment.pool is not None
         self.pool = BufferPool(self.attachment.pool.view)

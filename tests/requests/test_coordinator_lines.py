@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 
-from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
 from appliance.cluster import (
@@ -65,6 +64,7 @@ from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import TopicRoutes
 from tests.support.private_directory import new_private_directory
+from tests.support.published import publisher_in
 
 NETPROC = Role(RoleKind.NETPROC, 0)
 COORDINATORS = [Role(RoleKind.COORDINATOR, index) for index in range(2)]
@@ -102,7 +102,7 @@ class Conversation:
             self.wiring.create_for(role, 1, {NETPROC: 1})
         self.netproc = Attachment(self.wiring, NETPROC, 1, dict.fromkeys(COORDINATORS, 1))
         assert self.netproc.pool is not None
-        self.publisher = ImagePublisher(self.memory, self.netproc.image_pointer)
+        self.publisher = publisher_in(self.memory)
         self.pool = BufferPool(self.netproc.pool.view)
         self.finished: list[bytes] = []
         self.refused: list[str] = []

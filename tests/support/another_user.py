@@ -1,7 +1,7 @@
 """Another user of the host, `nobody`: a forked process without privileges that tries what such a user can.
 
     plant   before the start: takes every name that can be computed from the data directory's path
-    attack  while it runs: opens, locks, connects, creates, signals; what succeeded is the answer
+    attack  while it runs: opens, locks, links, connects, creates, signals, traces; what succeeded is the answer
 
 What it locked it holds until it is told to `leave`. It is forked and not executed, since `nobody` may not be able to
 read the interpreter.
@@ -9,9 +9,11 @@ read the interpreter.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -43,11 +45,21 @@ ROLES: Final = (
 )
 ANSWER_BYTES_MAX: Final = 1 << 24
 
+# linux/ptrace.h, and system calls of x86-64 that the C library has no name for.
+_PTRACE_ATTACH: Final = 16
+_PTRACE_SEIZE: Final = 0x4206
+_PIDFD_GETFD: Final = 438
+_DESCRIPTORS_TRIED: Final = 40
+_PAGE_BYTES: Final = 4096
+
 
 class AnotherUser:
     """The process, at the test's end of a socket pair. Used as a context manager."""
 
-    def __init__(self, data_dir: Path, uids: tuple[int, ...], *, gid: int = NOBODY) -> None:
+    def __init__(
+        self, data_dir: Path, uids: tuple[int, ...], *, gid: int = NOBODY, endpoints: tuple[Path, ...] = ()
+    ) -> None:
+        """`endpoints`: paths of Unix sockets beside those that can be guessed."""
         self._data_dir = data_dir
         self._here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._pid = os.fork()
@@ -60,7 +72,7 @@ class AnotherUser:
                 os.setresgid(gid, gid, gid)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
                 os.umask(0)
-                _obey(there, _Attacker(data_dir, uids))
+                _obey(there, _Attacker(data_dir, uids, endpoints))
                 code = 0
             finally:
                 os._exit(code)
@@ -132,9 +144,11 @@ def _remove_planted(data_dir: Path) -> None:
 class _Attacker:
     """Runs as nobody."""
 
-    def __init__(self, data_dir: Path, uids: tuple[int, ...]) -> None:
+    def __init__(self, data_dir: Path, uids: tuple[int, ...], endpoints: tuple[Path, ...]) -> None:
         self._data_dir = data_dir
         self._uids = uids
+        self._endpoints = endpoints
+        self._library = ctypes.CDLL(None, use_errno=True)
         self._held: list[int] = []
         self._done: list[str] = []
 
@@ -192,6 +206,8 @@ class _Attacker:
             "metadata.db-wal",
             "metadata.db-shm",
         )
+        yield from ("secure/ca.key", "secure/server.key", "secure/admin.key", "secure/client.properties")
+        yield from ("shared-memory/hello", "metadata.copy")
         yield from ("metadata.sessions", "slot-0/.lock", "slot-0/.lock-checkpoints", "slot-0/meta.properties")
 
     def _files(self, path: Path) -> None:
@@ -203,6 +219,13 @@ class _Attacker:
                 self._lock(descriptor)
 
             self._try(f"{what} {path}", attempt)
+        place = TEMPORARY / f"link-{os.getpid()}"
+        self._try(f"link {path}", partial(os.link, path, place))
+        with suppress(OSError):
+            place.unlink()
+        self._try(f"remove {path}", partial(os.unlink, path))
+        self._try(f"truncate {path}", partial(os.truncate, path, 0))
+        self._try(f"change the mode of {path}", partial(os.chmod, path, 0o666))
 
     @staticmethod
     def _lock(descriptor: int) -> None:
@@ -218,6 +241,13 @@ class _Attacker:
 
     def _sockets(self) -> None:
         """Unix sockets of the users under attack, by path or abstract name, as /proc/net/unix lists them."""
+        guessed = [self._data_dir / "shared-memory" / "hello", *self._endpoints]
+        for root in self._private_directories():
+            guessed += [root / name for name in ("controller.zmq", "acceptor.zmq", "acceptor.fd")]
+        for path in guessed:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+                with socket.socket(socket.AF_UNIX, kind) as sock:
+                    self._try(f"connect to {path}", partial(sock.connect, str(path)))
         for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
             fields = line.split(maxsplit=7)
             name = fields[7] if len(fields) == 8 else ""
@@ -235,14 +265,62 @@ class _Attacker:
                     "appliance: "
                 ):
                     continue
-                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+                for number in (
+                    signal.SIGCONT,
+                    signal.SIGUSR1,
+                    signal.SIGTERM,
+                    signal.SIGHUP,
+                    signal.SIGSTOP,
+                    signal.SIGKILL,
+                ):
                     self._try(f"{number.name} to {process.pid}", partial(os.kill, process.pid, number))
-                for name in ("fd", "map_files"):
+                self._intrude(process.pid)
+                for name in ("fd", "map_files", "root", "cwd"):
                     path = f"/proc/{process.pid}/{name}"
                     self._try(f"list {path}", partial(os.listdir, path))
-                for name in ("mem", "environ"):
+                for name in ("mem", "environ", "maps", "stack", "syscall"):
                     path = f"/proc/{process.pid}/{name}"
-                    self._try(f"open {path}", partial(os.open, path, os.O_RDONLY))
+                    for flags in (os.O_RDONLY, os.O_RDWR):
+                        self._try(f"open {path}", partial(self._read_some, path, flags))
+
+    def _intrude(self, pid: int) -> None:
+        """Trace a process, read its memory, take its descriptors, change its limits."""
+        for request in (_PTRACE_SEIZE, _PTRACE_ATTACH):
+            self._try(f"trace {pid}", partial(self._call, self._library.ptrace, request, pid, None, None))
+        page = ctypes.create_string_buffer(_PAGE_BYTES)
+        here = (ctypes.c_void_p * 2)(ctypes.addressof(page), _PAGE_BYTES)
+        # Where an executable without a random address has its first page; the permission is checked before the address.
+        there = (ctypes.c_void_p * 2)(0x400000, _PAGE_BYTES)
+        for name in ("process_vm_readv", "process_vm_writev"):
+            call = getattr(self._library, name)
+            self._try(f"{name} of {pid}", partial(self._call, call, pid, here, 1, there, 1, 0))
+        with suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            for number in range(_DESCRIPTORS_TRIED):
+                self._try(
+                    f"take descriptor {number} of {pid}",
+                    partial(self._call, self._library.syscall, _PIDFD_GETFD, pidfd, number, 0),
+                )
+            self._try(f"signal {pid}", partial(signal.pidfd_send_signal, pidfd, signal.SIGCONT))
+            os.close(pidfd)
+        self._try(f"limit {pid}", partial(resource.prlimit, pid, resource.RLIMIT_NOFILE, (1, 1)))
+        self._try(f"nice {pid}", partial(os.setpriority, os.PRIO_PROCESS, pid, 19))
+        self._try(f"pin {pid}", partial(os.sched_setaffinity, pid, {0}))
+
+    @staticmethod
+    def _call(function: Callable[..., int], *arguments: object) -> None:
+        if function(*arguments) < 0:
+            raise OSError(ctypes.get_errno(), "refused")
+
+    @staticmethod
+    def _read_some(path: str, flags: int) -> None:
+        """Some files of /proc open for everybody, and refuse or say nothing when they are read."""
+        descriptor = os.open(path, flags)
+        try:
+            if not os.read(descriptor, 16):
+                raise PermissionError(path)
+        finally:
+            os.close(descriptor)
 
     def _try(self, what: str, action: Callable[[], object]) -> None:
         with suppress(OSError):

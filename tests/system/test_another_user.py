@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from appliance.channels import runtime_directory
 from appliance.cli.status import processes_of
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.another_user import NOBODY, AnotherUser, modes, wait_for_all
-from tests.support.broker import Appliance
+from tests.support.broker import Appliance, BrokerFailed
 from tests.support.wire import WireSocket
 from tests.system.raw import create_topic, produce
 
@@ -74,6 +75,10 @@ def broker(owner: Owner, home: Path) -> Iterator[Appliance]:
         appliance.kill()
 
 
+SHARED_PARENT = 0o1777
+"""Of /tmp: everybody may create names, and remove only their own."""
+
+
 def append(broker: Appliance) -> int:
     with WireSocket(broker.port) as connection:
         answer = produce(connection, TOPIC, encode_batch([Record(b"value")]))
@@ -98,6 +103,103 @@ def test_another_user_cannot_open_lock_reach_or_stop_anything(broker: Appliance,
         broker.start()
         assert append(broker) == 2
         broker.stop()
+
+
+def test_another_user_reaches_no_lane_no_zeromq_endpoint_and_no_key(
+    broker: Appliance, owner: Owner, home: Path
+) -> None:
+    broker.set_option("shared.memory.lanes.max", 4)
+    broker.set_option("listeners.zeromq", [f"ipc://{home}/z"])
+    endpoints = tuple(home / name for name in ("z", "z.0", "z.1"))
+    with AnotherUser(broker.data_dir, (owner.uid,), endpoints=endpoints) as nobody:
+        assert nobody.attack() == []
+        broker.start()
+        assert all(stat.S_ISSOCK(each.stat().st_mode) for each in endpoints[:2])
+        assert nobody.attack() == []
+        broker.kill()
+        assert nobody.attack() == []
+        broker.start()
+        assert nobody.attack() == []
+        broker.stop()
+
+
+def as_nobody(action: Callable[[], object]) -> None:
+    """Do something as nobody, in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.umask(0)
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def linked(file: Path, name: Path) -> None:
+    """Make a file and a second name of it."""
+    file.touch()
+    os.link(file, name)
+
+
+@pytest.mark.parametrize("plant", ["link to ours", "link to nothing", "directory", "file", "hard link"])
+def test_a_name_that_another_user_planted_for_the_data_directory_is_refused_and_told(
+    owner: Owner, home: Path, plant: str
+) -> None:
+    parent = home / "shared"
+    parent.mkdir()
+    parent.chmod(SHARED_PARENT)
+    precious = home / "precious"
+    precious.mkdir(mode=0o755)
+    os.chown(precious, owner.uid, owner.uid)
+    data = parent / "data"
+    planted: dict[str, Callable[[], object]] = {
+        "link to ours": lambda: data.symlink_to(precious),
+        "link to nothing": lambda: data.symlink_to(precious / "new"),
+        "directory": lambda: data.mkdir(mode=0o777),
+        "file": data.touch,
+        "hard link": lambda: linked(parent / "theirs", data),
+    }
+    as_nobody(planted[plant])
+    broker = Appliance(data, wrapper=owner.wrapper)
+    with pytest.raises(BrokerFailed) as refused:
+        broker.start()
+    assert str(data) in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    assert list(precious.iterdir()) == []
+    assert stat.S_IMODE(precious.stat().st_mode) == 0o755
+    if plant == "directory":
+        assert list(data.iterdir()) == []
+    as_nobody(lambda: data.rmdir() if plant == "directory" else data.unlink())
+    broker = Appliance(data, wrapper=owner.wrapper)
+    broker.start()
+    broker.stop()
+
+
+@pytest.mark.parametrize("plant", ["lock", "link as lock", "endpoint", "link as endpoint"])
+def test_names_that_another_user_planted_for_a_zeromq_endpoint_are_refused_and_told(
+    owner: Owner, home: Path, plant: str
+) -> None:
+    parent = home / "shared"
+    parent.mkdir()
+    parent.chmod(SHARED_PARENT)
+    precious = home / "precious"
+    precious.write_text("ours")
+    os.chown(precious, owner.uid, owner.uid)
+    name = parent / ("z.lock" if "lock" in plant else "z")
+    as_nobody(lambda: name.symlink_to(precious) if "link" in plant else name.touch())
+    broker = Appliance(
+        home / "data", settings={"listeners.zeromq": [f"ipc://{parent}/z"]}, wrapper=owner.wrapper
+    )
+    with pytest.raises(BrokerFailed) as refused:
+        broker.start()
+    assert f"{parent}/z" in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    assert precious.read_text() == "ours"
 
 
 def test_names_of_a_killed_life_are_removed_while_another_user_holds_names(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from appliance.config.declaration import ConfigType
 from appliance.config.option import check_fields, option
 
 _MIB = 2**20
+
+LANE_DIRECTORY: Final = "shared-memory"
+"""Name in the data directory: where the acceptor's socket for lanes is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The controller's ROUTER: where workers and network processes reach it.
 
 ZeroMQ's descriptor is edge-triggered, so before the loop sleeps it asks `is_empty`, which looks at the socket
-itself. What does not decode is dropped with a line in the log: the sockets lie in a directory that only this
-user may enter, so it is a defect of ours.
+itself. What does not decode is dropped with a line in the log. Only processes of this user can send: the socket lies in
+a directory that no other user may enter, and ZeroMQ asks the kernel who connects (channels/own_user.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from appliance.channels.control_channel import Envelope, decode, encode
+from appliance.channels.own_user import bind_router
 
 MESSAGES_AT_ONCE = 256
 QUEUE_MESSAGES = 10_000
@@ -31,7 +32,7 @@ class ControlSocket:
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.bind(address)
+        bind_router(self._socket, address)
 
     def fileno(self) -> int:
         """ZeroMQ's descriptor, for EPOLLIN."""

@@ -7,7 +7,8 @@ refuses a second instance; `DATA_DIR/run.json` says more, for `appliance status`
     {"instance": "appliance-0123456789", "pid": 42, "host": "127.0.0.1", "port": 9092, "slots": 1,
      "started_ms": 1700000000000}
 
-Another user can open neither the directory nor the lock's file, and so cannot lock it.
+The descriptor is read-only, because processes that parse strangers' bytes inherit it. The pid is written through
+another one. Another user can open neither the directory nor the lock's file, and so cannot lock it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from pathlib import Path
 
 from appliance.channels import runtime_directory
 from appliance.control.store.reserve import Reserve
-from appliance.control.supervisor.permissions import ReadersGroup, check_directory, make_files_private
+from appliance.control.supervisor.permissions import (
+    ReadersGroup,
+    check_directory,
+    check_path,
+    make_files_private,
+)
 from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
 from appliance.log.faults import NO_ROOM
 from appliance.log.lock_file import holders_named, named, open_in, open_lock_file
@@ -55,18 +61,18 @@ class DataDirectory:
             DataDirectoryInUse: another instance lives there; the text names its pid.
             OperatorFault: the directory cannot be made or written, or it belongs to another user.
         """
+        check_path(path, "data directory")
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_directory(path, "data directory", group=group, has_logs=False)
-            lock = open_lock_file(path / LOCK_FILE)
+            lock = open_lock_file(path / LOCK_FILE, writable=False)
         except OSError as error:
             raise OperatorFault(f"data directory {path}: {error.strerror}") from error
         deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000
         try:
             while not _try_lock(lock):
                 _wait_for_orphans(path, lock, deadline_ns)
-            os.ftruncate(lock, 0)
-            _despite_full_disk(path, lambda: os.pwrite(lock, f"{os.getpid()}\n".encode(), 0), LOCK_FILE)
+            _despite_full_disk(path, lambda: _write_pid(path, f"{os.getpid()}\n"), LOCK_FILE)
             make_files_private(path)
         except OSError as error:
             os.close(lock)
@@ -122,7 +128,7 @@ class DataDirectory:
         with suppress(OSError):
             (self.path / RUN_FILE).unlink(missing_ok=True)
         with suppress(OSError):
-            os.ftruncate(self.lock, 0)
+            _write_pid(self.path, "")
         os.close(self.lock)
 
 
@@ -144,6 +150,16 @@ def _despite_full_disk(path: Path, write: Callable[[], object], name: str) -> No
                 name,
             )
             return
+
+
+def _write_pid(path: Path, text: str) -> None:
+    """Replace what the lock's file says; the caller holds the lock."""
+    descriptor = open_lock_file(path / LOCK_FILE)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+    finally:
+        os.close(descriptor)
 
 
 def _try_lock(lock: int) -> bool:

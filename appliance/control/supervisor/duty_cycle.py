@@ -278,6 +278,7 @@ class Supervisor:
         self._notifier.close()
         if forked.role.kind is not RoleKind.ACCEPTOR:
             close_all(self._listeners.values())
+        self._wiring.close_bells_of_strangers(forked.role)
 
     def _peers_of(self, child: ChildRecord) -> dict[Role, int]:
         # Whoever is held is there to the controller alone, which must know what may be open in it.

@@ -20,7 +20,7 @@ from appliance.errors import OperatorFault
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES, parse_partition_directory_name
 
 MARKS: Final = ("metadata.db", "metadata.sessions", "metadata.copy", "zookeeper.sessions", MARKER)
-STARTED: Final = frozenset({".lock", "run.json", "run.json.new", "metadata.reserve", "lost+found"})
+STARTED: Final = frozenset({".lock", "run.json", "run.json.new", "metadata.reserve", "lost+found", "secure"})
 SLOTS_MAX: Final = 32
 REMOVED_OK: Final = "slots.removed.ok"
 

@@ -1,4 +1,4 @@
-"""The first moments of a child: what it lets go of, what it is called, how it ends.
+"""The first moments of a child: what it lets go of and gives up, what it is called, how it ends.
 
 The supervisor has one thread and no ZeroMQ context, so a fork copies nothing that is half done. Everything
 imported before the fork stays in pages shared by all.
@@ -24,6 +24,7 @@ from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.permissions import READERS_UMASK
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.errors import ApplianceDefect, ApplianceError, OperatorFault
+from appliance.process.confinement import confine
 
 # Whose files readers of `data.directory.group` may open.
 _WRITE_LOGS = frozenset({RoleKind.IOPROC, RoleKind.REPLICA, RoleKind.CLEANER})
@@ -68,6 +69,7 @@ def _be(child: Child, main: Main, let_go: Callable[[], None]) -> None:
         if child.role.kind in _WRITE_LOGS and child.wiring.settings.data_directory_group is not None:
             os.umask(READERS_UMASK)
         let_go()
+        confine(child.role.kind, child.wiring)
         code = main(child)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_DEFECT

@@ -111,6 +111,7 @@ def run(
 def _run(
     settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier, when_ready: str
 ) -> int:
+    _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     refuse_full_shared_memory(shared_memory_free_bytes())
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
@@ -213,6 +214,14 @@ def _serve(
         os.close(held)
 
 
+def _confine() -> None:
+    """Give up new privileges, also for the children, and tell what this kernel cannot refuse them (confinement.py)."""
+    from appliance.process import confinement
+
+    confinement.give_up_new_privileges()
+    confinement.say_what_is_missing()
+
+
 def _check_certificates(settings: Settings) -> None:
     """Refuse a start with TLS files that no network process could use.
 
@@ -309,6 +318,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,
+        "security_protocol": settings.main_listener.protocol,
         "slots": settings.slots,
         "data_dir": str(settings.data_dir.resolve()),
         "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],

@@ -9,6 +9,9 @@
 New files get these modes by the umask, whatever umask the appliance was started with. A directory that exists is
 checked at each start, before anything in it is opened:
 
+0. Its path leads through a symbolic link of another user, who is not root: refused, because the link can lead to any
+   directory. Everybody can make such a link in /tmp. If a directory above it lets another user rename what is in it,
+   one line says so.
 1. It belongs to another user, or everybody may write in it: refused, because what lies there may be forged.
 2. It is ours and open to others: they lose their permissions, and one line says so. The root of a tree closes all of
    it, so files below it keep their modes; some are hard links of files that Apache Kafka owns (docs/adopting.md).
@@ -75,6 +78,43 @@ def readers_group(settings: Settings) -> ReadersGroup | None:
     return ReadersGroup(name, gid, gid == os.getegid())
 
 
+def check_path(path: Path, what: str) -> None:
+    """Refuse a path that another user leads elsewhere. Call it before anything is created at the path.
+
+    Args:
+        path: of a directory, which need not exist.
+        what: what to call it in messages: "data directory".
+
+    Raises:
+        OperatorFault: a symbolic link in it belongs to another user than root and this one.
+    """
+    trusted = {0, os.geteuid()}
+    there = Path(os.path.abspath(path))
+    for step in (*reversed(there.parents), there):
+        with suppress(OSError):
+            found = os.lstat(step)
+            if stat.S_ISLNK(found.st_mode) and found.st_uid not in trusted:
+                raise OperatorFault(
+                    f"{what} {path}: {step} is a symbolic link of user {user_named(found.st_uid)}, who can make it lead"
+                    f" anywhere: remove it, or name the directory itself"
+                )
+    for parent in Path(os.path.realpath(there)).parents:
+        with suppress(OSError):
+            found = os.lstat(parent)
+            is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if is_open or found.st_uid not in trusted:
+                who = "everybody" if is_open else f"user {user_named(found.st_uid)}"
+                _logger.warning(
+                    "%s %s: %s can rename what is in %s, and put another directory in its place (owner %s, mode %s)",
+                    what,
+                    path,
+                    who,
+                    parent,
+                    user_named(found.st_uid),
+                    mode_text(found.st_mode),
+                )
+
+
 def check_directory(path: Path, what: str, *, group: ReadersGroup | None, has_logs: bool) -> None:
     """Check the owner and the mode of an existing directory, and close it to others than `group`.
 
@@ -122,6 +162,8 @@ def check_log_directories(settings: Settings, group: ReadersGroup | None) -> Non
     """
     for slot in range(settings.slots):
         for path in settings.log_directories(slot):
+            if not path.is_relative_to(settings.data_dir):
+                check_path(path, "log directory")
             with suppress(OSError):
                 check_directory(path, "log directory", group=group, has_logs=True)
 

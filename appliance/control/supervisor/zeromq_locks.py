@@ -23,6 +23,7 @@ from appliance.config import Settings
 from appliance.config.sections.zeromq import ipc_path, is_tcp, netproc_endpoint, tcp_address
 from appliance.control.supervisor.listening import PortTaken
 from appliance.errors import OperatorFault
+from appliance.log.lock_file import user_named
 
 _MODE: Final = 0o600
 _OTHERS_WRITE: Final = stat.S_IWOTH
@@ -82,9 +83,19 @@ def _lock(path: Path) -> int:
         )
     lock = path.with_name(f"{path.name}.lock")
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+        # Read-only is enough to lock, and children inherit it.
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     except OSError as error:
         raise OperatorFault(f"listeners.zeromq: cannot lock {lock}: {error.strerror}") from error
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise OperatorFault(
+            f"listeners.zeromq: {lock} belongs to user {user_named(found.st_uid)}, who can lock it: remove it, and use"
+            f" a directory of mode 0750 instead of {directory}"
+        )
+    if found.st_mode & 0o077:
+        os.fchmod(descriptor, _MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

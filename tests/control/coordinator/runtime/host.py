@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 from appliance.channels.control_channel import AssignedPartition
-from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.request_channel import ERROR, LENGTH_BYTES, OP, POSITION, ROW, Op, refusal
 from appliance.channels.roles import COORDINATOR, Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
@@ -45,6 +44,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
 from tests.support.private_directory import new_private_directory
+from tests.support.published import publisher_in
 
 WORKER = Role(RoleKind.IOPROC, 0, 0)
 TURNS_MAX = 200
@@ -106,7 +106,7 @@ class Host:
         self.wiring.create_for(COORDINATOR, 1, {WORKER: 1})
         self.worker = Attachment(self.wiring, WORKER, 1, {COORDINATOR: 1})
         self.coordinator = Attachment(self.wiring, COORDINATOR, 1, {WORKER: 1})
-        self._publisher = ImagePublisher(self._memory, self.worker.image_pointer)
+        self._publisher = publisher_in(self._memory)
         self.led: list[Partition] = []
         self.is_led = False
         self.lead()
