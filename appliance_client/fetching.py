@@ -61,6 +61,8 @@ LOCAL_FULL_S: Final = 10.0
 SHORT_WAIT_MS: Final = 20
 """A fetch waits no longer while another partition of its broker is left out because its chunks are not handed out."""
 _TIMES: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+_ASK_BROKER: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH)
+"""What files say, and the broker must confirm."""
 _MOVED: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -105,14 +107,17 @@ class Reading:
     """One assigned partition."""
 
     __slots__ = (
+        "asks_broker",
         "chunks",
         "failures",
+        "fetch_epoch",
         "fetch_offset",
         "generation",
         "held",
         "high_watermark",
         "in_flight",
         "last_stable_offset",
+        "leader_epoch",
         "log_start_offset",
         "look_s",
         "next_after_ready",
@@ -132,6 +137,12 @@ class Reading:
         self.position: int | None = None
         self.position_epoch = -1
         self.fetch_offset: int | None = None
+        self.fetch_epoch = -1
+        """The leader epoch of the record before `fetch_offset`, -1 where it is not known."""
+        self.leader_epoch = -1
+        """Of the leader whose log has what was read before `fetch_offset`; -1: no leader was asked."""
+        self.asks_broker = False
+        """What its files say is to be confirmed by one fetch from the broker."""
         self.wants = "committed"
         """Where to begin, while there is no position: committed, earliest or latest."""
         self.resolving = False
@@ -156,12 +167,13 @@ class Reading:
         """Go on at `offset`; what was fetched is dropped."""
         self.forget()
         self.position = self.fetch_offset = offset
-        self.position_epoch = epoch
+        self.position_epoch = self.fetch_epoch = epoch
 
     def seek_to(self, wants: str) -> None:
         """Go on where the log begins or ends, or the group has come to; that must be asked for."""
         self.forget()
         self.position = self.fetch_offset = None
+        self.fetch_epoch = -1
         self.wants = wants
 
     def forget(self) -> None:
@@ -172,6 +184,8 @@ class Reading:
         self.ready_at = 0
         self.in_flight = False
         self.resolving = False
+        self.asks_broker = False
+        self.leader_epoch = -1
         self.look_s = None
         self.retry_at_s = 0.0
 
@@ -396,7 +410,7 @@ class Fetching:
                 if self.local is not None:
                     self.local.rest(*reading.place)
                 continue
-            if self.local is not None:
+            if self.local is not None and not reading.asks_broker:
                 if self._local_bytes >= LOCAL_BYTES_MAX:
                     look_s = now_s + LOCAL_PAUSE_S
                 else:
@@ -432,24 +446,27 @@ class Fetching:
         options = self._options
         readings.sort(key=lambda each: each.place.topic)
         wished: list[FetchWish] = []
-        asked: list[tuple[Reading, int]] = []
+        asked: list[tuple[Reading, int, int]] = []
         version_max = min(ApiKey.FETCH.max_version, 17)
         for reading in readings:
             topic = self._metadata.topics[reading.place.topic]
             if topic.key.topic_id is None:
                 version_max = min(version_max, FETCH_BY_ID - 1)
             assert reading.fetch_offset is not None
+            epoch = topic.leaders[reading.place.partition].epoch
             wished.append(
                 FetchWish(
                     topic.key,
                     reading.place.partition,
-                    topic.leaders[reading.place.partition].epoch,
+                    epoch,
                     reading.fetch_offset,
                     options.max_partition_fetch_bytes,
+                    # Another leader's log may differ before the offset, once (KIP-320).
+                    reading.fetch_epoch if reading.leader_epoch != epoch else -1,
                 )
             )
             reading.in_flight = True
-            asked.append((reading, reading.generation))
+            asked.append((reading, reading.generation, epoch))
         wait_ms = min(options.fetch_max_wait_ms, SHORT_WAIT_MS) if is_short else options.fetch_max_wait_ms
 
         def make(version: int, correlation_id: int) -> Sequence[bytes]:
@@ -481,15 +498,19 @@ class Fetching:
         outcome.when_done(lambda done: self._answered(connection, node_id, asked, done))
 
     def _answered(
-        self, connection: Connection, node_id: int, asked: list[tuple[Reading, int]], outcome: Outcome[Any]
+        self,
+        connection: Connection,
+        node_id: int,
+        asked: list[tuple[Reading, int, int]],
+        outcome: Outcome[Any],
     ) -> None:
         self._busy.discard(node_id)
         waiting = {
-            reading.place: reading
-            for reading, generation in asked
+            reading.place: (reading, epoch)
+            for reading, generation, epoch in asked
             if reading.generation == generation and self.readings.get(reading.place) is reading
         }
-        for reading in waiting.values():
+        for reading, _ in waiting.values():
             reading.in_flight = False
         self._core.touch()
         error = outcome.error
@@ -497,27 +518,34 @@ class Fetching:
             if isinstance(error, ClientError) and not error.retriable:
                 self.tell(error)
             self._metadata.request_update()
-            for reading in waiting.values():
+            for reading, _ in waiting.values():
                 self._back_off(reading)
             return
         code, throttle_ms, answers, endpoints = outcome.result()
         if throttle_ms > 0:
             connection.throttled_until_s = self._scheduler.now_s + throttle_ms / 1000
         if code:
-            for reading in waiting.values():
+            for reading, _ in waiting.values():
                 self._back_off(reading)
             return
         for answer in answers:
             name = answer.topic if isinstance(answer.topic, str) else self._name(answer.topic)
-            found = waiting.get(TopicPartition(name, answer.partition))
-            if found is None:
-                continue
-            if answer.error_code:
+            found, epoch = waiting.get(TopicPartition(name, answer.partition), (None, -1))
+            if found is not None:
                 if answer.error_code in _MOVED:
                     self._metadata.hint(name, answer.partition, answer.leader, endpoints)
-                self._refused(found, answer)
-            else:
-                self._arrived(found, answer)
+                self._told(found, epoch, answer)
+
+    def _told(self, reading: Reading, leader_epoch: int, answer: FetchAnswer) -> None:
+        """The broker that leads in this epoch has answered."""
+        if answer.error_code:
+            self._refused(reading, answer)
+        elif answer.diverging is not None:
+            self._diverged(reading, *answer.diverging)
+        else:
+            reading.leader_epoch = leader_epoch
+            reading.asks_broker = False
+            self._arrived(reading, answer)
 
     def _read_files(self, local: LocalFiles, reading: Reading) -> float:
         """Read what the files have for a partition; returns when to look again if nothing is heard of it."""
@@ -543,6 +571,7 @@ class Fetching:
                     topic_id=topic.key.topic_id,
                     bytes_max=options.max_partition_fetch_bytes,
                     committed=bool(options.isolation),
+                    leader_epoch=reading.leader_epoch if reading.fetch_epoch >= 0 else -1,
                 )
             except ClientError as error:
                 self.tell(error, reading)
@@ -559,6 +588,12 @@ class Fetching:
                 found.records,
                 None,
             )
+            if found.error_code in _ASK_BROKER:
+                # The files may say less than the leader knows, and they do not say where logs part.
+                reading.asks_broker = True
+                self._metadata.request_update_since(place, found.leader_epoch)
+                self._core.touch()
+                break
             if found.error_code:
                 if found.error_code in _MOVED:
                     self._metadata.request_update()
@@ -573,6 +608,7 @@ class Fetching:
                 reading.look_s = now_s + found.quiet_s
                 return reading.look_s
             self._local_bytes += len(found.records)
+            reading.leader_epoch = found.leader_epoch
             self._arrived(reading, answer)
         return now_s + LOCAL_RETRY_S
 
@@ -591,7 +627,7 @@ class Fetching:
         reading.last_stable_offset = answer.last_stable_offset
         reading.log_start_offset = answer.log_start_offset
         records, at = answer.records, 0
-        next_offset = -1
+        next_offset, epoch = -1, -1
         size = len(records)
         while size - at >= b.HEADER_BYTES:
             base, length = b.OFFSET_AND_LENGTH.unpack_from(records, at)
@@ -606,12 +642,13 @@ class Fetching:
                 return
             if stop > size:
                 break
-            last: int = b.HEADER.unpack_from(records, at)[b.H_LAST_OFFSET_DELTA]
-            next_offset = base + last + 1
+            header = b.HEADER.unpack_from(records, at)
+            next_offset = base + header[b.H_LAST_OFFSET_DELTA] + 1
+            epoch = header[b.H_PARTITION_LEADER_EPOCH]
             at = stop
         if at:
             reading.chunks.append(Chunk(records, at, answer.aborted or ()))
-            reading.fetch_offset = next_offset
+            reading.fetch_offset, reading.fetch_epoch = next_offset, epoch
             self.on_news()
         elif size:
             place = reading.place
@@ -637,6 +674,33 @@ class Fetching:
         if not error.retriable:
             self.tell(error, reading)
         self._back_off(reading)
+
+    def _diverged(self, reading: Reading, epoch: int, end_offset: int) -> None:
+        """Go on where the leader's log parts from what was read (KIP-320), as Kafka's consumer does.
+
+        `epoch` is the last one that both have, and ends at `end_offset` in the leader's log; -1: they have none.
+        """
+        assert reading.fetch_offset is not None
+        place, position = reading.place, reading.position
+        if end_offset >= reading.fetch_offset:
+            reading.fetch_epoch = epoch  # Kafka's consumer takes that for the same log
+        elif end_offset >= 0 and position is not None and position <= end_offset:
+            reading.seek(position, reading.position_epoch)  # nothing of it was handed out
+        elif self._options.auto_offset_reset == "none":
+            since = f"differs from offset {end_offset} on" if end_offset >= 0 else "shares no offset with it"
+            self.tell(
+                error_of(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{place.topic}-{place.partition}: an election has taken back records that were read; "
+                    f"the log {since}",
+                ),
+                reading,
+            )
+            self._back_off(reading)
+        elif end_offset >= 0:
+            reading.seek(end_offset, epoch)
+        else:
+            reading.seek_to(self._options.auto_offset_reset)
 
     def _back_off(self, reading: Reading) -> None:
         reading.retry_at_s = self._scheduler.now_s + self._network.backoff_s(reading.failures)
