@@ -52,6 +52,7 @@ class LocalAnswer(NamedTuple):
     """When to look again if nothing is heard."""
     leader_epoch: int = -1
     """The epoch of the leader whose log these are of, -1 where it is not known."""
+    topic_id: UUID | None = None
 
 
 class LocalPartition:
@@ -67,6 +68,8 @@ class LocalPartition:
         """A directory may have come or gone."""
         self._look_again_s = 0.0
         self._is_heard = False
+        self._is_another = False
+        """Its directories are those of another topic of the name than was asked for, where there is none of that."""
         self._behind = 0
         self._odd_since_s: float | None = None
 
@@ -113,7 +116,7 @@ class LocalPartition:
     ) -> LocalAnswer:
         copy, state = self._choose(offset, topic_id, committed)
         if copy is None or state is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID if self._copies else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = ErrorCode.UNKNOWN_TOPIC_ID if self._is_another else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return self._none(None, code)
         if 0 <= leader_epoch != state.leader_epoch:
             # An older one: who leads now has not written its state yet.
@@ -158,6 +161,7 @@ class LocalPartition:
             state.last_stable,
             state.log_start,
             leader_epoch=state.leader_epoch,
+            topic_id=state.topic_id,
         )
 
     def agrees(self, offset: int, epoch: int) -> int | None:
@@ -199,6 +203,7 @@ class LocalPartition:
         found = [(each, state) for each in self._copies.values() if (state := each.state()) is not None]
         if len(found) < len(self._copies):
             self.must_look = True  # one was not whole yet, or has gone
+        self._is_another = bool(found)
         found = [each for each in found if is_asked_for(each[1])]
         if not found:
             self.must_look = True

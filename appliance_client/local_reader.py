@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
+from uuid import UUID
 
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
@@ -57,6 +58,8 @@ class LocalReader:
         self._deaf_s = _DEAF_S
         self._read_to = (-1, -1, -1)
         """An offset, the leader epoch of the record before it, and that of the leader whose log was read."""
+        self._topic_id: UUID | None = None
+        """Of the topic that was read."""
         self.offset = self._first() if offset is None else offset
 
     def _first(self) -> int:
@@ -70,17 +73,24 @@ class LocalReader:
 
         Raises:
             CorruptRecordsError: a checksum fails.
-            OffsetOutOfRangeError: `offset` lies outside of the log, or an unclean election has taken back records that
-                were read. Set `offset` to go on.
+            OffsetOutOfRangeError: `offset` lies outside of the log, an unclean election has taken back records that
+                were read, or the topic is another one of the same name. Set `offset` to go on.
             BrokerError: it cannot be read.
         """
         self._logs.hear()
         read_to, epoch, leader_epoch = self._read_to
         if read_to != self.offset:
-            leader_epoch = -1
+            leader_epoch, self._topic_id = -1, None
         answer = self._partition.read(
-            self.offset, bytes_max=bytes_max, committed=self._committed, leader_epoch=leader_epoch
+            self.offset,
+            topic_id=self._topic_id,
+            bytes_max=bytes_max,
+            committed=self._committed,
+            leader_epoch=leader_epoch,
         )
+        if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+            what = f"{self._partition.name} is of another topic than the records that were read before {self.offset}"
+            raise error_of(ErrorCode.OFFSET_OUT_OF_RANGE, what)
         if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
             found = self._partition.agrees(self.offset, epoch)
             if found is not None and found < 0:
@@ -106,6 +116,7 @@ class LocalReader:
         if at:
             self.offset = last + 1
             self._read_to = (self.offset, epoch, answer.leader_epoch)
+            self._topic_id = answer.topic_id
             self._deaf_s = _DEAF_S
         return records
 
