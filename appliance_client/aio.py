@@ -34,12 +34,12 @@ from appliance_client.errors import (
     SerializationError,
     TimedOutError,
 )
-from appliance_client.fetching import Reading
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
 from appliance_client.network import Topic
 from appliance_client.options import ConsumerOptions, ProducerOptions, options_of
 from appliance_client.producer import ProducerPipeline, make_sender, offsets_and_group
+from appliance_client.reading import Reading
 from appliance_client.values import (
     ConsumerRecord,
     GroupMetadata,

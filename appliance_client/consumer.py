@@ -17,9 +17,9 @@ from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIME
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
-from appliance_client.fetching import Reading
 from appliance_client.local_logs import local_logs
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
 from appliance_client.values import (
     ConsumerRecord,

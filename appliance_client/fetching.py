@@ -2,10 +2,8 @@
 
     fetch ─▶ chunk of batches ─▶ one batch decoded ─▶ records handed out by poll
 
-A partition's next fetch is sent while its last chunk is being handed out: up to two chunks wait. `position` is the next
-record to hand out; `fetch_offset` the next to ask for. A seek raises `generation`, so that an answer to an older fetch
-is dropped. Records of aborted transactions and control batches are stepped over here (isolation read_committed): a
-transaction is aborted from the offset that the broker lists until its abort marker.
+A partition's next fetch is sent while its last chunk is being handed out: up to two chunks wait. `reading` has the
+state of a partition, `decoding` makes records of batches.
 """
 
 from __future__ import annotations
@@ -15,31 +13,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from appliance.errors import ClientFault
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
-from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
-from appliance.protocol.records.control import ControlType, control_type
 from appliance_client.connection import Connection, body_cursor
 from appliance_client.core import Core
+from appliance_client.decoding import take_from
 from appliance_client.errors import (
     ClientError,
     CorruptRecordsError,
     NoOffsetError,
-    TimedOutError,
-    TransportError,
     error_of,
 )
-from appliance_client.kernel import ConsumerRecord, decode_records
+from appliance_client.kernel import ConsumerRecord
+from appliance_client.offset_lookup import OffsetLookup
 from appliance_client.options import ConsumerOptions
+from appliance_client.reading import Chunk, Reading
 from appliance_client.scheduling import Outcome
 from appliance_client.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from appliance_client.wire import (
@@ -88,112 +81,6 @@ class LocalFiles(Protocol):
     def rest(self, topic: str, partition: int) -> None: ...
 
 
-class Chunk:
-    """Whole batches of one answer, and the transactions among them that were aborted."""
-
-    __slots__ = ("aborted", "aborting", "at", "before", "end", "records")
-
-    def __init__(self, records: memoryview, end: int, aborted: Sequence[tuple[int, int]]) -> None:
-        self.records = records
-        self.at = 0
-        self.before = 0
-        """Where the batch begins whose records are being handed out."""
-        self.end = end
-        self.aborted = deque(sorted(aborted, key=lambda each: each[1]))
-        self.aborting: set[int] = set()
-
-
-class Reading:
-    """One assigned partition."""
-
-    __slots__ = (
-        "asks_broker",
-        "chunks",
-        "failures",
-        "fetch_epoch",
-        "fetch_offset",
-        "generation",
-        "held",
-        "high_watermark",
-        "in_flight",
-        "last_stable_offset",
-        "leader_epoch",
-        "log_start_offset",
-        "look_s",
-        "next_after_ready",
-        "paused",
-        "place",
-        "position",
-        "position_epoch",
-        "ready",
-        "ready_at",
-        "resolving",
-        "retry_at_s",
-        "wants",
-    )
-
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
-        self.position: int | None = None
-        self.position_epoch = -1
-        self.fetch_offset: int | None = None
-        self.fetch_epoch = -1
-        """The leader epoch of the record before `fetch_offset`, -1 where it is not known."""
-        self.leader_epoch = -1
-        """Of the leader whose log has what was read before `fetch_offset`; -1: no leader was asked."""
-        self.asks_broker = False
-        """What its files say is to be confirmed by one fetch from the broker."""
-        self.wants = "committed"
-        """Where to begin, while there is no position: committed, earliest or latest."""
-        self.resolving = False
-        self.generation = 0
-        self.paused = False
-        self.held = False
-        """It is being revoked: nothing more of it is handed out."""
-        self.in_flight = False
-        self.chunks: deque[Chunk] = deque()
-        self.ready: list[ConsumerRecord] = []
-        self.ready_at = 0
-        self.next_after_ready = 0
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.look_s: float | None = None
-        """When to look at its files again, which had nothing more, if nothing is heard of them."""
-        self.retry_at_s = 0.0
-        self.failures = 0
-
-    def seek(self, offset: int, epoch: int = -1) -> None:
-        """Go on at `offset`; what was fetched is dropped."""
-        self.forget()
-        self.position = self.fetch_offset = offset
-        self.position_epoch = self.fetch_epoch = epoch
-
-    def seek_to(self, wants: str) -> None:
-        """Go on where the log begins or ends, or the group has come to; that must be asked for."""
-        self.forget()
-        self.position = self.fetch_offset = None
-        self.fetch_epoch = -1
-        self.wants = wants
-
-    def forget(self) -> None:
-        """Drop what was fetched, and what is on its way."""
-        self.generation += 1
-        self.chunks.clear()
-        self.ready = []
-        self.ready_at = 0
-        self.in_flight = False
-        self.resolving = False
-        self.asks_broker = False
-        self.leader_epoch = -1
-        self.look_s = None
-        self.retry_at_s = 0.0
-
-    @property
-    def has_records(self) -> bool:
-        return self.ready_at < len(self.ready) or bool(self.chunks)
-
-
 class Fetching:
     """All assigned partitions of a consumer.
 
@@ -218,11 +105,17 @@ class Fetching:
         self._network = core.network
         self._metadata = core.metadata
         self._committed = committed
+        self._lookup = OffsetLookup(options, core)
         self._busy: set[int] = set()
         self._turn = 0
         self.local: LocalFiles | None = None
         """Where the files of the partitions are read, on this host; None: they are fetched."""
         self._local_bytes = 0
+
+    @property
+    def isolation(self) -> int:
+        """1 where only committed records are read."""
+        return self._options.isolation
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         """Read these and no others; those that stay keep their position."""
@@ -271,9 +164,10 @@ class Fetching:
         left = records_max
         for reading in readings:
             try:
-                found = self._take_from(reading, left)
-            except ClientError as error:
-                error.partition = reading.place
+                found = take_from(reading, left, self._options)
+            except Exception as error:
+                if isinstance(error, ClientError):
+                    error.partition = reading.place
                 if taken:
                     return taken  # the error comes with the next call: the position still stands before it
                 raise
@@ -284,109 +178,6 @@ class Fetching:
                     break
         self._core.touch()
         return taken
-
-    def _take_from(self, reading: Reading, records_max: int) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
-        while len(found) < records_max:
-            if reading.ready_at >= len(reading.ready):
-                if found and not reading.chunks:
-                    break
-                if not self._decode_next(reading):
-                    break
-                continue
-            stop = min(len(reading.ready), reading.ready_at + records_max - len(found))
-            if reading.ready_at == 0 and stop == len(reading.ready) and not found:
-                found = reading.ready
-            else:
-                found += reading.ready[reading.ready_at : stop]
-            if stop == len(reading.ready):
-                reading.ready = []
-                reading.ready_at = 0
-                reading.position = reading.next_after_ready
-            else:
-                reading.ready_at = stop
-                reading.position = found[-1].offset + 1
-            reading.position_epoch = found[-1].leader_epoch
-        return found
-
-    def _decode_next(self, reading: Reading) -> bool:
-        """Decode the next batch that has records for us; False where no chunk is left."""
-        while reading.chunks:
-            chunk = reading.chunks[0]
-            if chunk.at >= chunk.end:
-                reading.chunks.popleft()
-                continue
-            header = b.BatchHeader(*b.HEADER.unpack_from(chunk.records, chunk.at))
-            start, stop = chunk.at, chunk.at + header.size_bytes
-            records: list[ConsumerRecord] = []
-            if not self.is_hidden(chunk, header):
-                records = self._decode(reading, chunk.records[start:stop], header)
-            chunk.at = stop
-            chunk.before = start
-            if records:
-                reading.ready = records
-                reading.ready_at = 0
-                reading.next_after_ready = header.next_offset
-                return True
-            if reading.position is None or header.next_offset > reading.position:
-                reading.position = header.next_offset
-        return False
-
-    def is_hidden(self, chunk: Chunk, header: b.BatchHeader) -> bool:
-        """Whether no record of the batch is for the application."""
-        if self._options.isolation:
-            while chunk.aborted and chunk.aborted[0][1] <= header.last_offset:
-                chunk.aborting.add(chunk.aborted.popleft()[0])
-        if header.is_control:
-            if self._options.isolation and header.producer_id in chunk.aborting:
-                start = chunk.at + b.HEADER_BYTES
-                raw = bytes(chunk.records[start : chunk.at + header.size_bytes])
-                try:
-                    kinds = decode_records(raw, header.records_count, "", 0, 0, 0, -1, 0, 0)
-                    if kinds and control_type(kinds[0].key) == ControlType.ABORT:
-                        chunk.aborting.discard(header.producer_id)
-                except ClientFault as error:
-                    raise CorruptRecordsError(str(error)) from None
-            return True
-        return bool(
-            self._options.isolation and header.is_transactional and header.producer_id in chunk.aborting
-        )
-
-    def _decode(self, reading: Reading, batch: memoryview, header: b.BatchHeader) -> list[ConsumerRecord]:
-        place = reading.place
-        try:
-            if self._options.check_crcs and not b.crc_holds(batch):
-                raise CorruptRecordsError(
-                    f"{place.topic}-{place.partition}@{header.base_offset}: checksum fails"
-                )
-            payload: Any = batch[b.RECORDS :]
-            if header.codec:
-                payload = decompress(header.codec, payload, DECOMPRESSED_BYTES_MAX)
-            records = decode_records(
-                bytes(payload),
-                header.records_count,
-                place.topic,
-                place.partition,
-                header.base_offset,
-                header.base_timestamp_ms,
-                header.max_timestamp_ms if header.is_log_append_time else -1,
-                reading.position or 0,
-                header.partition_leader_epoch,
-            )
-        except ClientFault as error:
-            raise CorruptRecordsError(
-                f"{place.topic}-{place.partition}@{header.base_offset}: {error}"
-            ) from None
-        key_of, value_of = self._options.key_deserializer, self._options.value_deserializer
-        if key_of is not None:
-            for record in records:
-                if record.key is not None:
-                    record.key = key_of(record.key)
-        if value_of is not None:
-            for record in records:
-                if record.value is not None:
-                    record.value = value_of(record.value)
-        return records
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -769,73 +560,7 @@ class Fetching:
             self._core.touch()
 
     async def list_offsets(
-        self, wanted: dict[TopicPartition, int], timeout_s: float, *, committed: bool | None = None
+        self, wanted: dict[TopicPartition, int], timeout_s: float
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The offset at each time (ms since 1970, or one of ListOffsets' special values); -1 where there is none.
-
-        Raises:
-            TimedOutError, BrokerError: not all could be found.
-        """
-        deadline_s = self._scheduler.now_s + timeout_s
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        isolation = self._options.isolation if committed is None else int(committed)
-        attempt = 0
-        last: ClientError | None = None
-        while len(found) < len(wanted):
-            by_node: dict[int, list[TopicPartition]] = {}
-            for place in wanted:
-                if place in found:
-                    continue
-                topic = await self._metadata.topic(place.topic, deadline_s)
-                if not 0 <= place.partition < topic.partitions:
-                    raise error_of(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        f"{place.topic} has partitions 0 to {topic.partitions - 1}, not {place.partition}",
-                    )
-                leader = self._metadata.leader(*place)
-                if leader is not None:
-                    by_node.setdefault(leader.node_id, []).append(place)
-            for node_id, places in by_node.items():
-                try:
-                    last = await self._list_offsets_of(node_id, places, wanted, isolation, found) or last
-                except TransportError as error:
-                    last = error
-            if len(found) == len(wanted):
-                break
-            self._metadata.request_update()
-            wait_s = self._network.backoff_s(attempt)
-            attempt += 1
-            if self._scheduler.now_s + wait_s > deadline_s:
-                raise TimedOutError(f"offsets: {last or 'no leader'}")
-            await self._scheduler.sleep(wait_s)
-        return found
-
-    async def _list_offsets_of(
-        self,
-        node_id: int,
-        places: list[TopicPartition],
-        wanted: dict[TopicPartition, int],
-        isolation: int,
-        found: dict[TopicPartition, OffsetAndTimestamp],
-    ) -> ClientError | None:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for place in places:
-            leader = self._metadata.leader(*place)
-            topics.setdefault(place.topic, []).append(
-                ListOffsetsPartition(place.partition, wanted[place], leader.epoch if leader else -1)
-            )
-        listed = tuple(ListOffsetsTopic(name, tuple(parts)) for name, parts in topics.items())
-        request = ListOffsetsRequest(-1, listed, isolation, self._options.request_timeout_ms)
-        answer = await self._network.call(node_id, ApiKey.LIST_OFFSETS, request)
-        last: ClientError | None = None
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if part.error_code:
-                    last = error_of(part.error_code, f"{topic.name}-{part.partition_index}")
-                    if not last.retriable:
-                        raise last
-                else:
-                    found[TopicPartition(topic.name, part.partition_index)] = OffsetAndTimestamp(
-                        part.offset, part.timestamp_ms, part.leader_epoch
-                    )
-        return last
+        """As `OffsetLookup.find`."""
+        return await self._lookup.find(wanted, timeout_s)

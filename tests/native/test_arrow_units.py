@@ -27,9 +27,10 @@ from appliance_client import arrow
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Chunk, Fetching, Reading
+from appliance_client.fetching import Fetching
 from appliance_client.kernel import partition_of_key
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.reading import Chunk, Reading
 from appliance_client.values import TopicPartition
 
 PLACE = TopicPartition("t", 3)
