@@ -53,6 +53,8 @@ class LocalAnswer(NamedTuple):
     leader_epoch: int = -1
     """The epoch of the leader whose log these are of, -1 where it is not known."""
     topic_id: UUID | None = None
+    life: tuple[str, int] = ("", -1)
+    """The directory, and its incarnation: another one when its log has lost records that could be read."""
 
 
 class LocalPartition:
@@ -162,6 +164,7 @@ class LocalPartition:
             state.log_start,
             leader_epoch=state.leader_epoch,
             topic_id=state.topic_id,
+            life=(copy.directory, state.incarnation),
         )
 
     def agrees(self, offset: int, epoch: int) -> int | None:

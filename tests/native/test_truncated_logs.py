@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from appliance_client import Consumer, TopicPartition
+from appliance_client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition
 from appliance_client.errors import OffsetOutOfRangeError
 from appliance_client.local_reader import LocalReader
 from tests.cli.command import appliance
 from tests.native.test_local_reader import bytes_of, make_broker, read_to
-from tests.support.apache_kafka import java
+from tests.support.apache_kafka import ApacheKafka, java
 from tests.support.broker import Appliance
 from tests.system.acked_load import bootstrap, create, in_sync, leaders
 from tests.system.raw import wait_until
@@ -264,3 +264,47 @@ def test_apache_kafkas_consumer_goes_on_at_the_same_offset(cut: Cut, tmp_path: P
             process.terminate()
             process.wait(30)
         assert lines() == [*range(SHARED + LOST), *range(NEW, NEW + 2 * LOST)]
+
+
+def begin_another_epoch(broker: Appliance | ApacheKafka) -> None:
+    """Another leader, or the same one after a restart of Apache Kafka."""
+    if isinstance(broker, ApacheKafka):
+        broker.stop()
+        broker.start()
+        return
+    (leader,) = leaders(broker, "t").values()
+    wait_until(lambda: in_sync(broker, "t")[0] == {0, 1}, "both are in sync", timeout_s=PATIENCE_S)
+    broker.kill_role(f"ioproc {leader}.0")
+    wait_until(lambda: leaders(broker, "t") == {0: 1 - leader}, "the other leads", timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", [Appliance, ApacheKafka], ids=lambda kind: kind.__name__)
+def test_a_position_with_an_epoch_that_ended_before_it_goes_back_to_its_end(
+    kind: type[Appliance] | type[ApacheKafka], tmp_path: Path
+) -> None:
+    """As a commit of records that an election has removed since. Kafka answers last_fetched_epoch to any client."""
+    broker = ApacheKafka(tmp_path / "data") if kind is ApacheKafka else Appliance(tmp_path / "data", slots=2)
+    broker.start()
+    try:
+        with Admin(bootstrap_servers=broker.address) as admin:
+            admin.create_topic("t", 1, 1 if kind is ApacheKafka else 2)
+        place = TopicPartition("t", 0)
+        first, second = range(5), range(5, 10)
+        for values in (first, second):
+            with Producer(bootstrap_servers=broker.address) as producer:
+                for number in values:
+                    producer.send("t", b"%d" % number, partition=0).get(PATIENCE_S)
+            if values is first:
+                begin_another_epoch(broker)
+        with Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer:
+            consumer.assign([place])
+            consumer.seek(place, OffsetAndMetadata(3, "", 0))
+            assert values_until(consumer, lambda found: 9 in found) == list(range(3, 10))
+            consumer.seek(place, OffsetAndMetadata(8, "", 0))
+            assert values_until(consumer, lambda found: 9 in found) == list(range(5, 10))
+            begin_another_epoch(broker)
+            with Producer(bootstrap_servers=broker.address) as producer:
+                producer.send("t", b"10", partition=0).get(PATIENCE_S)
+            assert values_until(consumer, bool) == [10], "nothing was removed"
+    finally:
+        broker.stop()
