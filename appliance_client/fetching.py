@@ -452,13 +452,15 @@ class Fetching:
     def _refused(self, reading: Reading, answer: FetchAnswer) -> None:
         code, place = answer.error_code, reading.place
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            if self._options.auto_offset_reset == "none":
+            if reading.position != reading.fetch_offset:
+                self._back_off(reading)  # what was fetched is handed out first
+            elif self._options.auto_offset_reset == "none":
                 self.tell(
                     error_of(code, f"offset {reading.fetch_offset} of {place.topic}-{place.partition}"),
                     reading,
                 )
                 self._back_off(reading)
-            elif reading.position == reading.fetch_offset:
+            else:
                 reading.seek_to(self._options.auto_offset_reset)
             return
         error = error_of(code, f"{place.topic}-{place.partition}")

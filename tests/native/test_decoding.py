@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance_client.core import Core
-from appliance_client.errors import CorruptRecordsError
+from appliance_client.errors import CorruptRecordsError, OffsetOutOfRangeError
 from appliance_client.fetching import Fetching
 from appliance_client.options import ConsumerOptions, options_of
 from appliance_client.reading import Chunk, Reading
 from appliance_client.values import TopicPartition
+from appliance_client.wire import FetchAnswer
 from tests.native.test_arrow_units import batch_of
 
 PLACE = TopicPartition("t", 3)
@@ -58,6 +60,33 @@ def test_records_before_one_that_the_applications_deserializer_refuses_are_hande
         with pytest.raises(ValueError, match="three"):
             values(fetching, 500)
         assert reading.position == 2
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_refused_offset_is_not_asked_for_all_the_time_while_records_before_it_wait(reset: str) -> None:
+    """DeleteRecords has passed what is fetched next; the application has not taken what was fetched before."""
+    fetching, reading = fetched(batch_of(0, b"a", b"b"), auto_offset_reset=reset)
+    reading.fetch_offset = 2
+    refused = FetchAnswer(
+        PLACE.topic,
+        PLACE.partition,
+        int(ErrorCode.OFFSET_OUT_OF_RANGE),
+        -1,
+        -1,
+        -1,
+        None,
+        memoryview(b""),
+        None,
+    )
+    fetching._told(reading, 0, refused)
+    assert reading.retry_at_s > 0.0
+    assert values(fetching, 500) == [b"a", b"b"], "no error hides them"
+    fetching._told(reading, 0, refused)
+    if reset == "none":
+        with pytest.raises(OffsetOutOfRangeError):
+            values(fetching, 500)
+    else:
+        assert (reading.fetch_offset, reading.wants) == (None, "earliest")
 
 
 def test_an_error_of_one_partition_loses_no_records_of_another() -> None:
