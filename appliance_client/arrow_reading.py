@@ -248,7 +248,7 @@ class ColumnsReader:
         batches = taken.batches[taken.shown]
         if not len(batches):
             return 0
-        if self._check_crcs:
+        if self._check_crcs and not taken.chunk.is_checked:
             self._check(taken, batches, name)
         names = schema.names
         decoder = Decoder(Wanted(key="key" in names, value="value" in names, headers="headers" in names))

@@ -65,7 +65,7 @@ def _decode_next(reading: Reading, options: ConsumerOptions) -> bool:
         start, stop = chunk.at, chunk.at + header.size_bytes
         records: list[ConsumerRecord] = []
         if not is_hidden(chunk, header, options.isolation):
-            records = _decode(reading, chunk.records[start:stop], header, options)
+            records = _decode(reading, chunk, chunk.records[start:stop], header, options)
         chunk.at = stop
         chunk.before = start
         if records:
@@ -98,11 +98,11 @@ def is_hidden(chunk: Chunk, header: b.BatchHeader, isolation: int) -> bool:
 
 
 def _decode(
-    reading: Reading, batch: memoryview, header: b.BatchHeader, options: ConsumerOptions
+    reading: Reading, chunk: Chunk, batch: memoryview, header: b.BatchHeader, options: ConsumerOptions
 ) -> list[ConsumerRecord]:
     place = reading.place
     try:
-        if options.check_crcs and not b.crc_holds(batch):
+        if options.check_crcs and not (chunk.is_checked or b.crc_holds(batch)):
             raise CorruptRecordsError(f"{place.topic}-{place.partition}@{header.base_offset}: checksum fails")
         payload: Any = batch[b.RECORDS :]
         if header.codec:

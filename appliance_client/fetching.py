@@ -364,6 +364,9 @@ class Fetching:
                     committed=bool(options.isolation),
                     leader_epoch=reading.leader_epoch if reading.fetch_epoch >= 0 else -1,
                 )
+            except CorruptRecordsError:
+                self._ask_broker(reading)
+                break
             except ClientError as error:
                 self.tell(error, reading)
                 self._back_off(reading)
@@ -381,9 +384,8 @@ class Fetching:
             )
             if found.error_code in _ASK_BROKER:
                 # The files may say less than the leader knows, and they do not say where logs part.
-                reading.asks_broker = True
                 self._metadata.request_update_since(place, found.leader_epoch)
-                self._core.touch()
+                self._ask_broker(reading)
                 break
             if found.error_code:
                 if found.error_code in _MOVED:
@@ -399,9 +401,18 @@ class Fetching:
                 reading.look_s = now_s + found.quiet_s
                 return reading.look_s
             self._local_bytes += len(found.records)
+            whole = _checked(found.records) if options.check_crcs else len(found.records)
+            if not whole:
+                self._ask_broker(reading)
+                break
             reading.leader_epoch = found.leader_epoch
-            self._arrived(reading, answer)
+            self._arrived(reading, answer._replace(records=found.records[:whole]), is_checked=True)
         return now_s + LOCAL_RETRY_S
+
+    def _ask_broker(self, reading: Reading) -> None:
+        """Have the broker say what is there: this copy's file is damaged, old, or of another leader's log."""
+        reading.asks_broker = True
+        self._core.touch()
 
     def heard(self, _events: int) -> None:
         """Files that are read were written."""
@@ -412,7 +423,7 @@ class Fetching:
     def _name(self, topic_id: UUID) -> str:
         return self._metadata.names.get(topic_id, "")
 
-    def _arrived(self, reading: Reading, answer: FetchAnswer) -> None:
+    def _arrived(self, reading: Reading, answer: FetchAnswer, *, is_checked: bool = False) -> None:
         reading.failures = 0
         reading.high_watermark = answer.high_watermark
         reading.last_stable_offset = answer.last_stable_offset
@@ -438,7 +449,7 @@ class Fetching:
             epoch = header[b.H_PARTITION_LEADER_EPOCH]
             at = stop
         if at:
-            reading.chunks.append(Chunk(records, at, answer.aborted or ()))
+            reading.chunks.append(Chunk(records, at, answer.aborted or (), is_checked=is_checked))
             reading.fetch_offset, reading.fetch_epoch = next_offset, epoch
             self.on_news()
         elif size:
@@ -566,3 +577,14 @@ class Fetching:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """As `OffsetLookup.find`."""
         return await self._lookup.find(wanted, timeout_s)
+
+
+def _checked(records: memoryview) -> int:
+    """How many bytes of whole batches come before the first one whose checksum fails."""
+    at = 0
+    while len(records) - at >= b.HEADER_BYTES:
+        stop = at + b.OFFSET_AND_LENGTH.unpack_from(records, at)[1] + b.LOG_OVERHEAD
+        if stop > len(records) or not b.crc_holds(records[at:stop]):
+            break
+        at = stop
+    return at

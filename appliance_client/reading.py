@@ -16,10 +16,14 @@ from appliance_client.values import TopicPartition
 class Chunk:
     """Whole batches of one answer, and the transactions among them that were aborted."""
 
-    __slots__ = ("aborted", "aborting", "at", "before", "end", "records")
+    __slots__ = ("aborted", "aborting", "at", "before", "end", "is_checked", "records")
 
-    def __init__(self, records: memoryview, end: int, aborted: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, records: memoryview, end: int, aborted: Sequence[tuple[int, int]], *, is_checked: bool = False
+    ) -> None:
         self.records = records
+        self.is_checked = is_checked
+        """Whether the checksums of its batches were compared."""
         self.at = 0
         self.before = 0
         """Where the batch begins whose records are being handed out."""

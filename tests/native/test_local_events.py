@@ -336,3 +336,32 @@ def test_an_offset_that_the_state_file_does_not_know_yet_is_asked_of_the_broker(
             assert min(by_files(consumer, bool)) == 0, "the broker has no such offset: auto.offset.reset"
     finally:
         broker.stop()
+
+
+def test_a_damaged_copy_is_no_error_while_another_copy_is_whole(tmp_path: Path) -> None:
+    """A machine that lost its power: until the broker has repaired the file, its records are not handed out."""
+    broker = make_broker(tmp_path, slots=2)
+    broker.start()
+    try:
+        topic = f"events-{next(_numbers)}"
+        create(broker, topic, 1, replicas=2)
+        for number in range(30):
+            write(broker, topic, range(number, number + 1))
+        place = TopicPartition(topic, 0)
+        with local(broker) as consumer:
+            consumer.assign([place])
+            wanted = {number: b"%d" % number for number in range(30)}
+            assert by_files(consumer, lambda found: len(found) >= 30) == wanted
+            log = directory_of(broker, topic) / f"{0:020d}.log"
+            broker.kill()
+            content = bytearray(log.read_bytes())
+            at = content.index(b"\x0420", 0) + 1  # the value of record 20, behind its length
+            content[at : at + 2] = b"XX"
+            log.write_bytes(content)
+            consumer.seek(place, 0)
+            assert by_files(consumer, lambda found: len(found) >= 20) == {n: wanted[n] for n in range(20)}
+            assert consumer.poll(1_000) == {}
+            broker.start()
+            assert by_files(consumer, lambda found: 29 in found) == {n: wanted[n] for n in range(20, 30)}
+    finally:
+        broker.stop()
