@@ -121,17 +121,17 @@ def test_acls_count_on_sockets_and_lanes_of_this_host(tmp_path_factory: pytest.T
             )
             for name, what in rules
         ]
-        admin = AdminClient({"bootstrap.servers": places["tcp"]})
-        for future in admin.create_acls(bindings).values():
+        client = AdminClient({"bootstrap.servers": places["tcp"]})
+        for future in client.create_acls(bindings).values():
             future.result(30)
         denied = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         wanted = {"open": (0, 0), "closed": (denied, denied), "read-only": (denied, 0)}
         for transport in ("zmq+ipc", "shm"):
-            found = {
+            seen = {
                 name: tuple(refusal(places[transport], name, reads=reads) for reads in (False, True))
                 for name in wanted
             }
-            assert found == wanted, transport
+            assert seen == wanted, transport
 
 
 def test_an_address_without_a_broker_is_an_error_of_the_client(

@@ -86,7 +86,8 @@ def test_a_refused_offset_is_not_asked_for_all_the_time_while_records_before_it_
         with pytest.raises(OffsetOutOfRangeError):
             values(fetching, 500)
     else:
-        assert (reading.fetch_offset, reading.wants) == (None, "earliest")
+        assert fetching.readings[PLACE].fetch_offset is None
+        assert fetching.readings[PLACE].wants == "earliest"
 
 
 def test_an_error_of_one_partition_loses_no_records_of_another() -> None:
