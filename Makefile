@@ -35,7 +35,7 @@ compiled-build:
 # The tests' own needs, beside the build that `make run` runs.
 $(VENV)/.installed-test: pyproject.toml
 	@$(PYTHON) scripts/install.py $(VENV)
-	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(PYTHON) scripts/install.py $(VENV) --extras test,spark,spark-java
+	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(PYTHON) scripts/install.py $(VENV) --extras test,frames,spark,spark-java
 	@touch $@
 
 # The unit tests over the compiled modules, but those that replace or step through what these do not let them.
@@ -79,7 +79,7 @@ STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
 
 test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 20 minutes
-	$(call STEP,1 of 4,install the tests' needs: 1.3 GB at the first time)
+	$(call STEP,1 of 4,install the tests' needs: 1.6 GB at the first time)
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
 	$(call STEP,2 of 4,fetch the judges beside the compiled build: one to two minutes unless these sources were compiled before)
 	$(SIDE_BY_SIDE) judges compiled-build

@@ -34,12 +34,12 @@ from appliance_client.errors import (
     SerializationError,
     TimedOutError,
 )
-from appliance_client.fetching import Reading
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
 from appliance_client.network import Topic
 from appliance_client.options import ConsumerOptions, ProducerOptions, options_of
 from appliance_client.producer import ProducerPipeline, make_sender, offsets_and_group
+from appliance_client.reading import Reading
 from appliance_client.values import (
     ConsumerRecord,
     GroupMetadata,
@@ -335,12 +335,15 @@ class Consumer:
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, as soon as there are any; an empty dict after `timeout_ms`."""
         most = self._options.max_poll_records if max_records is None else max_records
-        return await self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        records = await self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        interceptors = self._consumer.interceptors
+        return interceptors.consumed(records) if interceptors and records else records
 
     async def poll_arrow(
         self, timeout_ms: float = 0, max_records: int | None = None, columns: Sequence[str] | None = None
     ) -> Any:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
+        self._consumer.refuse_columns()
         if self._columns is None:
             self._columns = await asyncio.to_thread(self._columns_reader)
         reader, schema = self._columns
@@ -543,6 +546,7 @@ class Consumer:
                 self._io.unwatch(self._local.descriptor)
                 self._local.close()
             await self._io.close()
+            self._consumer.interceptors.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,8 +22,10 @@ from appliance.protocol.columns.batch_headers import walk_headers
 from appliance.protocol.columns.chunk import Chunk as Batches
 from appliance.protocol.columns.decode import Decoder, Rows, UndecodableBatch, Wanted
 from appliance.protocol.records import batch as b
+from appliance_client.decoding import is_hidden
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Chunk, Fetching, Reading
+from appliance_client.fetching import Fetching
+from appliance_client.reading import Chunk, Reading
 from appliance_client.values import TopicPartition
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([pa.field("key", pa.string(), False), ("value", pa.binary())]))
@@ -169,7 +171,7 @@ class ColumnsReader:
             attributes, records = int(batches["attributes"][index]), int(batches["records"][index])
             if chunk.aborted or chunk.aborting or attributes & b.CONTROL:
                 header = b.BatchHeader(*b.HEADER.unpack_from(chunk.records, chunk.at))
-                shown[index] = not self._fetching.is_hidden(chunk, header)
+                shown[index] = not is_hidden(chunk, header, self._fetching.isolation)
             chunk.at += int(batches["length_bytes"][index])
             count += records * bool(shown[index])
             if count >= most:
@@ -246,7 +248,7 @@ class ColumnsReader:
         batches = taken.batches[taken.shown]
         if not len(batches):
             return 0
-        if self._check_crcs:
+        if self._check_crcs and not taken.chunk.is_checked:
             self._check(taken, batches, name)
         names = schema.names
         decoder = Decoder(Wanted(key="key" in names, value="value" in names, headers="headers" in names))

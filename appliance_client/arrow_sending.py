@@ -27,6 +27,7 @@ from appliance.protocol.columns.encode import (
 )
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import compress
+from appliance_client.arrow_tables import Frame
 from appliance_client.errors import (
     IllegalStateError,
     RecordTooLargeError,
@@ -72,9 +73,9 @@ class ColumnsToSend:
         pipeline.check_transaction()
         self._pipeline = pipeline
         self._options = pipeline.options
-        self._table = as_table(table)
+        frame = Frame(table)
         self._partition = partition if isinstance(partition, int) else None
-        names = self._table.schema.names
+        names = frame.names
         roles = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
         for role, name in roles.items():
             if name == SAME_NAME:
@@ -83,6 +84,8 @@ class ColumnsToSend:
             raise SerializationError(
                 f"value: the table has no column 'value'; name one of {', '.join(names)}, or None"
             )
+        column = partition if isinstance(partition, str) else None
+        self._table = frame.table(name for name in (*roles.values(), column) if name is not None)
         try:
             self._layout = Layout.of(
                 self._table.schema,
@@ -90,7 +93,7 @@ class ColumnsToSend:
                 roles["value"],
                 roles["timestamp"],
                 roles["headers"],
-                partition if isinstance(partition, str) else None,
+                column,
             )
         except UnfitColumns as fault:
             raise SerializationError(str(fault)) from None
@@ -182,25 +185,6 @@ class ColumnsToSend:
             chosen[rows[begin:end]] = partition
             sticky.used(topic.name, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
-
-
-def as_table(given: Any) -> pa.Table:
-    """A table of what a caller has: Arrow's, or of whoever gives an Arrow stream (pandas, Polars, DuckDB).
-
-    Raises:
-        SerializationError: it is no table.
-    """
-    if isinstance(given, pa.Table):
-        return given
-    if isinstance(given, pa.RecordBatch):
-        return pa.Table.from_batches([given])
-    if isinstance(given, pa.RecordBatchReader):
-        return given.read_all()
-    if type(given).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(given, preserve_index=False)
-    if hasattr(given, "__arrow_c_stream__"):
-        return pa.table(given)
-    raise SerializationError(f"{type(given).__name__} is no table: give an Arrow table or a data frame")
 
 
 def _times(batch: EncodedBatch) -> list[int]:

@@ -17,9 +17,9 @@ from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIME
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
-from appliance_client.fetching import Reading
 from appliance_client.local_logs import local_logs
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
 from appliance_client.values import (
     ConsumerRecord,
@@ -127,7 +127,9 @@ class Consumer:
             BrokerError: the group or a topic may not be read.
         """
         most = self._options.max_poll_records if max_records is None else max_records
-        return self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        records = self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        interceptors = self._consumer.interceptors
+        return interceptors.consumed(records) if interceptors and records else records
 
     def poll_arrow(
         self, timeout_ms: float = 0, max_records: int | None = None, columns: Sequence[str] | None = None
@@ -140,6 +142,7 @@ class Consumer:
         from appliance_client.arrow_reading import ColumnsReader, schema_of
 
         schema = schema_of(columns)
+        self._consumer.refuse_columns()
         if self._columns is None:
             self._columns = ColumnsReader(
                 self._consumer.fetching, self._lock, check_crcs=self._options.check_crcs
@@ -234,7 +237,8 @@ class Consumer:
                 raise StopIteration from None
             self._given = iter([record for records in polled.values() for record in records])
             for place, records in polled.items():
-                self._not_given[place] = records[0].offset
+                if records:  # an interceptor may leave nothing
+                    self._not_given[place] = records[0].offset
 
     def wakeup(self) -> None:
         """From any thread: have a poll that waits return at once."""
@@ -404,6 +408,7 @@ class Consumer:
                 if self._local is not None:
                     self._local.close()
                 self._news.notify_all()
+            self._consumer.interceptors.close()
 
     def __enter__(self) -> Self:
         return self

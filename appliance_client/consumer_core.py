@@ -16,17 +16,13 @@ from appliance_client.consumer_group import ConsumerGroupMembership
 from appliance_client.core import Core, logger
 from appliance_client.errors import ClientError, IllegalStateError, OptionError
 from appliance_client.fetching import Fetching
+from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.scheduling import Outcome, Task
-from appliance_client.values import (
-    ConsumerRecord,
-    GroupMetadata,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from appliance_client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 
-Records = dict[TopicPartition, list[ConsumerRecord]]
+__all__ = ["ConsumerCore", "RebalanceListener", "Records", "Turn"]
 
 
 class RebalanceListener:
@@ -56,6 +52,7 @@ class ConsumerCore:
     def __init__(self, options: ConsumerOptions, core: Core) -> None:
         self.options = options
         self.core = core
+        self.interceptors = ConsumerInterceptors(options.interceptors)
         self.turns: deque[Turn] = deque()
         self.on_news: Callable[[], None] = lambda: None
         """Called when poll has something to do."""
@@ -286,6 +283,8 @@ class ConsumerCore:
             raise OptionError("commit needs a group.id")
         what = self.positions(self.fetching.readings) if offsets is None else offsets
         await self.coordinator.commit(what, timeout_s, who or self.owner())
+        if what:
+            self.interceptors.committed(what)
         return what
 
     async def _committed(
@@ -300,6 +299,11 @@ class ConsumerCore:
         if self.coordinator is None:
             raise OptionError("committed offsets need a group.id")
         return await self.coordinator.committed(places, timeout_s)
+
+    def refuse_columns(self) -> None:
+        """Raises IllegalStateError where interceptors want to see records."""
+        if self.interceptors:
+            raise IllegalStateError("interceptors see records; poll_arrow has none. Use poll")
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for `send_offsets_to_transaction`."""

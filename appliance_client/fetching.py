@@ -2,10 +2,8 @@
 
     fetch ─▶ chunk of batches ─▶ one batch decoded ─▶ records handed out by poll
 
-A partition's next fetch is sent while its last chunk is being handed out: up to two chunks wait. `position` is the next
-record to hand out; `fetch_offset` the next to ask for. A seek raises `generation`, so that an answer to an older fetch
-is dropped. Records of aborted transactions and control batches are stepped over here (isolation read_committed): a
-transaction is aborted from the offset that the broker lists until its abort marker.
+A partition's next fetch is sent while its last chunk is being handed out: up to two chunks wait. `reading` has the
+state of a partition, `decoding` makes records of batches.
 """
 
 from __future__ import annotations
@@ -15,31 +13,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from appliance.errors import ClientFault
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
-from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
-from appliance.protocol.records.control import ControlType, control_type
 from appliance_client.connection import Connection, body_cursor
 from appliance_client.core import Core
+from appliance_client.decoding import take_from
 from appliance_client.errors import (
     ClientError,
     CorruptRecordsError,
     NoOffsetError,
-    TimedOutError,
-    TransportError,
     error_of,
 )
-from appliance_client.kernel import ConsumerRecord, decode_records
+from appliance_client.kernel import ConsumerRecord
+from appliance_client.offset_lookup import OffsetLookup
 from appliance_client.options import ConsumerOptions
+from appliance_client.reading import Chunk, Reading
 from appliance_client.scheduling import Outcome
 from appliance_client.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from appliance_client.wire import (
@@ -61,6 +54,8 @@ LOCAL_FULL_S: Final = 10.0
 SHORT_WAIT_MS: Final = 20
 """A fetch waits no longer while another partition of its broker is left out because its chunks are not handed out."""
 _TIMES: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+_ASK_BROKER: Final = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH)
+"""What files say, and the broker must confirm."""
 _MOVED: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -84,100 +79,6 @@ class LocalFiles(Protocol):
     def partition(self, topic: str, partition: int) -> Any: ...
 
     def rest(self, topic: str, partition: int) -> None: ...
-
-
-class Chunk:
-    """Whole batches of one answer, and the transactions among them that were aborted."""
-
-    __slots__ = ("aborted", "aborting", "at", "before", "end", "records")
-
-    def __init__(self, records: memoryview, end: int, aborted: Sequence[tuple[int, int]]) -> None:
-        self.records = records
-        self.at = 0
-        self.before = 0
-        """Where the batch begins whose records are being handed out."""
-        self.end = end
-        self.aborted = deque(sorted(aborted, key=lambda each: each[1]))
-        self.aborting: set[int] = set()
-
-
-class Reading:
-    """One assigned partition."""
-
-    __slots__ = (
-        "chunks",
-        "failures",
-        "fetch_offset",
-        "generation",
-        "held",
-        "high_watermark",
-        "in_flight",
-        "last_stable_offset",
-        "log_start_offset",
-        "look_s",
-        "next_after_ready",
-        "paused",
-        "place",
-        "position",
-        "position_epoch",
-        "ready",
-        "ready_at",
-        "resolving",
-        "retry_at_s",
-        "wants",
-    )
-
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
-        self.position: int | None = None
-        self.position_epoch = -1
-        self.fetch_offset: int | None = None
-        self.wants = "committed"
-        """Where to begin, while there is no position: committed, earliest or latest."""
-        self.resolving = False
-        self.generation = 0
-        self.paused = False
-        self.held = False
-        """It is being revoked: nothing more of it is handed out."""
-        self.in_flight = False
-        self.chunks: deque[Chunk] = deque()
-        self.ready: list[ConsumerRecord] = []
-        self.ready_at = 0
-        self.next_after_ready = 0
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.look_s: float | None = None
-        """When to look at its files again, which had nothing more, if nothing is heard of them."""
-        self.retry_at_s = 0.0
-        self.failures = 0
-
-    def seek(self, offset: int, epoch: int = -1) -> None:
-        """Go on at `offset`; what was fetched is dropped."""
-        self.forget()
-        self.position = self.fetch_offset = offset
-        self.position_epoch = epoch
-
-    def seek_to(self, wants: str) -> None:
-        """Go on where the log begins or ends, or the group has come to; that must be asked for."""
-        self.forget()
-        self.position = self.fetch_offset = None
-        self.wants = wants
-
-    def forget(self) -> None:
-        """Drop what was fetched, and what is on its way."""
-        self.generation += 1
-        self.chunks.clear()
-        self.ready = []
-        self.ready_at = 0
-        self.in_flight = False
-        self.resolving = False
-        self.look_s = None
-        self.retry_at_s = 0.0
-
-    @property
-    def has_records(self) -> bool:
-        return self.ready_at < len(self.ready) or bool(self.chunks)
 
 
 class Fetching:
@@ -204,11 +105,17 @@ class Fetching:
         self._network = core.network
         self._metadata = core.metadata
         self._committed = committed
+        self._lookup = OffsetLookup(options, core)
         self._busy: set[int] = set()
         self._turn = 0
         self.local: LocalFiles | None = None
         """Where the files of the partitions are read, on this host; None: they are fetched."""
         self._local_bytes = 0
+
+    @property
+    def isolation(self) -> int:
+        """1 where only committed records are read."""
+        return self._options.isolation
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         """Read these and no others; those that stay keep their position."""
@@ -257,9 +164,10 @@ class Fetching:
         left = records_max
         for reading in readings:
             try:
-                found = self._take_from(reading, left)
-            except ClientError as error:
-                error.partition = reading.place
+                found = take_from(reading, left, self._options)
+            except Exception as error:
+                if isinstance(error, ClientError):
+                    error.partition = reading.place
                 if taken:
                     return taken  # the error comes with the next call: the position still stands before it
                 raise
@@ -270,109 +178,6 @@ class Fetching:
                     break
         self._core.touch()
         return taken
-
-    def _take_from(self, reading: Reading, records_max: int) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
-        while len(found) < records_max:
-            if reading.ready_at >= len(reading.ready):
-                if found and not reading.chunks:
-                    break
-                if not self._decode_next(reading):
-                    break
-                continue
-            stop = min(len(reading.ready), reading.ready_at + records_max - len(found))
-            if reading.ready_at == 0 and stop == len(reading.ready) and not found:
-                found = reading.ready
-            else:
-                found += reading.ready[reading.ready_at : stop]
-            if stop == len(reading.ready):
-                reading.ready = []
-                reading.ready_at = 0
-                reading.position = reading.next_after_ready
-            else:
-                reading.ready_at = stop
-                reading.position = found[-1].offset + 1
-            reading.position_epoch = found[-1].leader_epoch
-        return found
-
-    def _decode_next(self, reading: Reading) -> bool:
-        """Decode the next batch that has records for us; False where no chunk is left."""
-        while reading.chunks:
-            chunk = reading.chunks[0]
-            if chunk.at >= chunk.end:
-                reading.chunks.popleft()
-                continue
-            header = b.BatchHeader(*b.HEADER.unpack_from(chunk.records, chunk.at))
-            start, stop = chunk.at, chunk.at + header.size_bytes
-            records: list[ConsumerRecord] = []
-            if not self.is_hidden(chunk, header):
-                records = self._decode(reading, chunk.records[start:stop], header)
-            chunk.at = stop
-            chunk.before = start
-            if records:
-                reading.ready = records
-                reading.ready_at = 0
-                reading.next_after_ready = header.next_offset
-                return True
-            if reading.position is None or header.next_offset > reading.position:
-                reading.position = header.next_offset
-        return False
-
-    def is_hidden(self, chunk: Chunk, header: b.BatchHeader) -> bool:
-        """Whether no record of the batch is for the application."""
-        if self._options.isolation:
-            while chunk.aborted and chunk.aborted[0][1] <= header.last_offset:
-                chunk.aborting.add(chunk.aborted.popleft()[0])
-        if header.is_control:
-            if self._options.isolation and header.producer_id in chunk.aborting:
-                start = chunk.at + b.HEADER_BYTES
-                raw = bytes(chunk.records[start : chunk.at + header.size_bytes])
-                try:
-                    kinds = decode_records(raw, header.records_count, "", 0, 0, 0, -1, 0, 0)
-                    if kinds and control_type(kinds[0].key) == ControlType.ABORT:
-                        chunk.aborting.discard(header.producer_id)
-                except ClientFault as error:
-                    raise CorruptRecordsError(str(error)) from None
-            return True
-        return bool(
-            self._options.isolation and header.is_transactional and header.producer_id in chunk.aborting
-        )
-
-    def _decode(self, reading: Reading, batch: memoryview, header: b.BatchHeader) -> list[ConsumerRecord]:
-        place = reading.place
-        try:
-            if self._options.check_crcs and not b.crc_holds(batch):
-                raise CorruptRecordsError(
-                    f"{place.topic}-{place.partition}@{header.base_offset}: checksum fails"
-                )
-            payload: Any = batch[b.RECORDS :]
-            if header.codec:
-                payload = decompress(header.codec, payload, DECOMPRESSED_BYTES_MAX)
-            records = decode_records(
-                bytes(payload),
-                header.records_count,
-                place.topic,
-                place.partition,
-                header.base_offset,
-                header.base_timestamp_ms,
-                header.max_timestamp_ms if header.is_log_append_time else -1,
-                reading.position or 0,
-                header.partition_leader_epoch,
-            )
-        except ClientFault as error:
-            raise CorruptRecordsError(
-                f"{place.topic}-{place.partition}@{header.base_offset}: {error}"
-            ) from None
-        key_of, value_of = self._options.key_deserializer, self._options.value_deserializer
-        if key_of is not None:
-            for record in records:
-                if record.key is not None:
-                    record.key = key_of(record.key)
-        if value_of is not None:
-            for record in records:
-                if record.value is not None:
-                    record.value = value_of(record.value)
-        return records
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -396,7 +201,7 @@ class Fetching:
                 if self.local is not None:
                     self.local.rest(*reading.place)
                 continue
-            if self.local is not None:
+            if self.local is not None and not reading.asks_broker:
                 if self._local_bytes >= LOCAL_BYTES_MAX:
                     look_s = now_s + LOCAL_PAUSE_S
                 else:
@@ -432,24 +237,27 @@ class Fetching:
         options = self._options
         readings.sort(key=lambda each: each.place.topic)
         wished: list[FetchWish] = []
-        asked: list[tuple[Reading, int]] = []
+        asked: list[tuple[Reading, int, int]] = []
         version_max = min(ApiKey.FETCH.max_version, 17)
         for reading in readings:
             topic = self._metadata.topics[reading.place.topic]
             if topic.key.topic_id is None:
                 version_max = min(version_max, FETCH_BY_ID - 1)
             assert reading.fetch_offset is not None
+            epoch = topic.leaders[reading.place.partition].epoch
             wished.append(
                 FetchWish(
                     topic.key,
                     reading.place.partition,
-                    topic.leaders[reading.place.partition].epoch,
+                    epoch,
                     reading.fetch_offset,
                     options.max_partition_fetch_bytes,
+                    # Another leader's log may differ before the offset, once (KIP-320).
+                    reading.fetch_epoch if reading.leader_epoch != epoch else -1,
                 )
             )
             reading.in_flight = True
-            asked.append((reading, reading.generation))
+            asked.append((reading, reading.generation, epoch))
         wait_ms = min(options.fetch_max_wait_ms, SHORT_WAIT_MS) if is_short else options.fetch_max_wait_ms
 
         def make(version: int, correlation_id: int) -> Sequence[bytes]:
@@ -481,15 +289,19 @@ class Fetching:
         outcome.when_done(lambda done: self._answered(connection, node_id, asked, done))
 
     def _answered(
-        self, connection: Connection, node_id: int, asked: list[tuple[Reading, int]], outcome: Outcome[Any]
+        self,
+        connection: Connection,
+        node_id: int,
+        asked: list[tuple[Reading, int, int]],
+        outcome: Outcome[Any],
     ) -> None:
         self._busy.discard(node_id)
         waiting = {
-            reading.place: reading
-            for reading, generation in asked
+            reading.place: (reading, epoch)
+            for reading, generation, epoch in asked
             if reading.generation == generation and self.readings.get(reading.place) is reading
         }
-        for reading in waiting.values():
+        for reading, _ in waiting.values():
             reading.in_flight = False
         self._core.touch()
         error = outcome.error
@@ -497,27 +309,34 @@ class Fetching:
             if isinstance(error, ClientError) and not error.retriable:
                 self.tell(error)
             self._metadata.request_update()
-            for reading in waiting.values():
+            for reading, _ in waiting.values():
                 self._back_off(reading)
             return
         code, throttle_ms, answers, endpoints = outcome.result()
         if throttle_ms > 0:
             connection.throttled_until_s = self._scheduler.now_s + throttle_ms / 1000
         if code:
-            for reading in waiting.values():
+            for reading, _ in waiting.values():
                 self._back_off(reading)
             return
         for answer in answers:
             name = answer.topic if isinstance(answer.topic, str) else self._name(answer.topic)
-            found = waiting.get(TopicPartition(name, answer.partition))
-            if found is None:
-                continue
-            if answer.error_code:
+            found, epoch = waiting.get(TopicPartition(name, answer.partition), (None, -1))
+            if found is not None:
                 if answer.error_code in _MOVED:
                     self._metadata.hint(name, answer.partition, answer.leader, endpoints)
-                self._refused(found, answer)
-            else:
-                self._arrived(found, answer)
+                self._told(found, epoch, answer)
+
+    def _told(self, reading: Reading, leader_epoch: int, answer: FetchAnswer) -> None:
+        """The broker that leads in this epoch has answered."""
+        if answer.error_code:
+            self._refused(reading, answer)
+        elif answer.diverging is not None:
+            self._diverged(reading, *answer.diverging)
+        else:
+            reading.leader_epoch = leader_epoch
+            reading.asks_broker = False
+            self._arrived(reading, answer)
 
     def _read_files(self, local: LocalFiles, reading: Reading) -> float:
         """Read what the files have for a partition; returns when to look again if nothing is heard of it."""
@@ -543,7 +362,11 @@ class Fetching:
                     topic_id=topic.key.topic_id,
                     bytes_max=options.max_partition_fetch_bytes,
                     committed=bool(options.isolation),
+                    leader_epoch=reading.leader_epoch if reading.fetch_epoch >= 0 else -1,
                 )
+            except CorruptRecordsError:
+                self._ask_broker(reading)
+                break
             except ClientError as error:
                 self.tell(error, reading)
                 self._back_off(reading)
@@ -559,6 +382,11 @@ class Fetching:
                 found.records,
                 None,
             )
+            if found.error_code in _ASK_BROKER:
+                # The files may say less than the leader knows, and they do not say where logs part.
+                self._metadata.request_update_since(place, found.leader_epoch)
+                self._ask_broker(reading)
+                break
             if found.error_code:
                 if found.error_code in _MOVED:
                     self._metadata.request_update()
@@ -573,8 +401,18 @@ class Fetching:
                 reading.look_s = now_s + found.quiet_s
                 return reading.look_s
             self._local_bytes += len(found.records)
-            self._arrived(reading, answer)
+            whole = _checked(found.records) if options.check_crcs else len(found.records)
+            if not whole:
+                self._ask_broker(reading)
+                break
+            reading.leader_epoch = found.leader_epoch
+            self._arrived(reading, answer._replace(records=found.records[:whole]), is_checked=True)
         return now_s + LOCAL_RETRY_S
+
+    def _ask_broker(self, reading: Reading) -> None:
+        """Have the broker say what is there: this copy's file is damaged, old, or of another leader's log."""
+        reading.asks_broker = True
+        self._core.touch()
 
     def heard(self, _events: int) -> None:
         """Files that are read were written."""
@@ -585,13 +423,13 @@ class Fetching:
     def _name(self, topic_id: UUID) -> str:
         return self._metadata.names.get(topic_id, "")
 
-    def _arrived(self, reading: Reading, answer: FetchAnswer) -> None:
+    def _arrived(self, reading: Reading, answer: FetchAnswer, *, is_checked: bool = False) -> None:
         reading.failures = 0
         reading.high_watermark = answer.high_watermark
         reading.last_stable_offset = answer.last_stable_offset
         reading.log_start_offset = answer.log_start_offset
         records, at = answer.records, 0
-        next_offset = -1
+        next_offset, epoch = -1, -1
         size = len(records)
         while size - at >= b.HEADER_BYTES:
             base, length = b.OFFSET_AND_LENGTH.unpack_from(records, at)
@@ -606,12 +444,13 @@ class Fetching:
                 return
             if stop > size:
                 break
-            last: int = b.HEADER.unpack_from(records, at)[b.H_LAST_OFFSET_DELTA]
-            next_offset = base + last + 1
+            header = b.HEADER.unpack_from(records, at)
+            next_offset = base + header[b.H_LAST_OFFSET_DELTA] + 1
+            epoch = header[b.H_PARTITION_LEADER_EPOCH]
             at = stop
         if at:
-            reading.chunks.append(Chunk(records, at, answer.aborted or ()))
-            reading.fetch_offset = next_offset
+            reading.chunks.append(Chunk(records, at, answer.aborted or (), is_checked=is_checked))
+            reading.fetch_offset, reading.fetch_epoch = next_offset, epoch
             self.on_news()
         elif size:
             place = reading.place
@@ -624,19 +463,48 @@ class Fetching:
     def _refused(self, reading: Reading, answer: FetchAnswer) -> None:
         code, place = answer.error_code, reading.place
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            if self._options.auto_offset_reset == "none":
+            if reading.position != reading.fetch_offset:
+                self._back_off(reading)  # what was fetched is handed out first
+            elif self._options.auto_offset_reset == "none":
                 self.tell(
                     error_of(code, f"offset {reading.fetch_offset} of {place.topic}-{place.partition}"),
                     reading,
                 )
                 self._back_off(reading)
-            elif reading.position == reading.fetch_offset:
+            else:
                 reading.seek_to(self._options.auto_offset_reset)
             return
         error = error_of(code, f"{place.topic}-{place.partition}")
         if not error.retriable:
             self.tell(error, reading)
         self._back_off(reading)
+
+    def _diverged(self, reading: Reading, epoch: int, end_offset: int) -> None:
+        """Go on where the leader's log parts from what was read (KIP-320), as Kafka's consumer does.
+
+        `epoch` is the last one that both have, and ends at `end_offset` in the leader's log; -1: they have none.
+        """
+        assert reading.fetch_offset is not None
+        place, position = reading.place, reading.position
+        if end_offset >= reading.fetch_offset:
+            reading.fetch_epoch = epoch  # Kafka's consumer takes that for the same log
+        elif end_offset >= 0 and position is not None and position <= end_offset:
+            reading.seek(position, reading.position_epoch)  # nothing of it was handed out
+        elif self._options.auto_offset_reset == "none":
+            since = f"differs from offset {end_offset} on" if end_offset >= 0 else "shares no offset with it"
+            self.tell(
+                error_of(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{place.topic}-{place.partition}: an election has taken back records that were read; "
+                    f"the log {since}",
+                ),
+                reading,
+            )
+            self._back_off(reading)
+        elif end_offset >= 0:
+            reading.seek(end_offset, epoch)
+        else:
+            reading.seek_to(self._options.auto_offset_reset)
 
     def _back_off(self, reading: Reading) -> None:
         reading.retry_at_s = self._scheduler.now_s + self._network.backoff_s(reading.failures)
@@ -705,73 +573,18 @@ class Fetching:
             self._core.touch()
 
     async def list_offsets(
-        self, wanted: dict[TopicPartition, int], timeout_s: float, *, committed: bool | None = None
+        self, wanted: dict[TopicPartition, int], timeout_s: float
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The offset at each time (ms since 1970, or one of ListOffsets' special values); -1 where there is none.
+        """As `OffsetLookup.find`."""
+        return await self._lookup.find(wanted, timeout_s)
 
-        Raises:
-            TimedOutError, BrokerError: not all could be found.
-        """
-        deadline_s = self._scheduler.now_s + timeout_s
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        isolation = self._options.isolation if committed is None else int(committed)
-        attempt = 0
-        last: ClientError | None = None
-        while len(found) < len(wanted):
-            by_node: dict[int, list[TopicPartition]] = {}
-            for place in wanted:
-                if place in found:
-                    continue
-                topic = await self._metadata.topic(place.topic, deadline_s)
-                if not 0 <= place.partition < topic.partitions:
-                    raise error_of(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        f"{place.topic} has partitions 0 to {topic.partitions - 1}, not {place.partition}",
-                    )
-                leader = self._metadata.leader(*place)
-                if leader is not None:
-                    by_node.setdefault(leader.node_id, []).append(place)
-            for node_id, places in by_node.items():
-                try:
-                    last = await self._list_offsets_of(node_id, places, wanted, isolation, found) or last
-                except TransportError as error:
-                    last = error
-            if len(found) == len(wanted):
-                break
-            self._metadata.request_update()
-            wait_s = self._network.backoff_s(attempt)
-            attempt += 1
-            if self._scheduler.now_s + wait_s > deadline_s:
-                raise TimedOutError(f"offsets: {last or 'no leader'}")
-            await self._scheduler.sleep(wait_s)
-        return found
 
-    async def _list_offsets_of(
-        self,
-        node_id: int,
-        places: list[TopicPartition],
-        wanted: dict[TopicPartition, int],
-        isolation: int,
-        found: dict[TopicPartition, OffsetAndTimestamp],
-    ) -> ClientError | None:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for place in places:
-            leader = self._metadata.leader(*place)
-            topics.setdefault(place.topic, []).append(
-                ListOffsetsPartition(place.partition, wanted[place], leader.epoch if leader else -1)
-            )
-        listed = tuple(ListOffsetsTopic(name, tuple(parts)) for name, parts in topics.items())
-        request = ListOffsetsRequest(-1, listed, isolation, self._options.request_timeout_ms)
-        answer = await self._network.call(node_id, ApiKey.LIST_OFFSETS, request)
-        last: ClientError | None = None
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if part.error_code:
-                    last = error_of(part.error_code, f"{topic.name}-{part.partition_index}")
-                    if not last.retriable:
-                        raise last
-                else:
-                    found[TopicPartition(topic.name, part.partition_index)] = OffsetAndTimestamp(
-                        part.offset, part.timestamp_ms, part.leader_epoch
-                    )
-        return last
+def _checked(records: memoryview) -> int:
+    """How many bytes of whole batches come before the first one whose checksum fails."""
+    at = 0
+    while len(records) - at >= b.HEADER_BYTES:
+        stop = at + b.OFFSET_AND_LENGTH.unpack_from(records, at)[1] + b.LOG_OVERHEAD
+        if stop > len(records) or not b.crc_holds(records[at:stop]):
+            break
+        at = stop
+    return at

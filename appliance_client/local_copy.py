@@ -156,6 +156,26 @@ class Copy:
                 return found, attributes
         return NOTHING, 0
 
+    def epoch_before(self, offset: int) -> tuple[int, bool]:
+        """The leader epoch of the last batch that begins before `offset`, and whether it reaches up to there; -1: none.
+
+        Raises:
+            Moved: look again. FileNotFoundError: a file has gone.
+        """
+        segment = self._find(offset - 1)
+        try:
+            at, found, is_covered = segment.at, -1, False
+            while len(header := os.pread(segment.descriptor, b.HEADER_BYTES, at)) == b.HEADER_BYTES:
+                base, length, epoch, magic = b.PLACEMENT.unpack_from(header)
+                if magic != b.MAGIC_V2 or base >= offset or length < b.HEADER_BYTES - b.LOG_OVERHEAD:
+                    break
+                found = epoch
+                is_covered = base + DELTA.unpack_from(header, b.LAST_OFFSET_DELTA)[0] >= offset - 1
+                at += length + b.LOG_OVERHEAD
+            return found, is_covered
+        finally:
+            segment.close()
+
     def _find(self, offset: int) -> Segment:
         """The segment that has the offset, at a batch that does not begin after it."""
         listed = self.listing()

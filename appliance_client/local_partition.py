@@ -50,6 +50,11 @@ class LocalAnswer(NamedTuple):
     error_code: int = 0
     quiet_s: float = QUIET_S
     """When to look again if nothing is heard."""
+    leader_epoch: int = -1
+    """The epoch of the leader whose log these are of, -1 where it is not known."""
+    topic_id: UUID | None = None
+    life: tuple[str, int] = ("", -1)
+    """The directory, and its incarnation: another one when its log has lost records that could be read."""
 
 
 class LocalPartition:
@@ -65,6 +70,8 @@ class LocalPartition:
         """A directory may have come or gone."""
         self._look_again_s = 0.0
         self._is_heard = False
+        self._is_another = False
+        """Its directories are those of another topic of the name than was asked for, where there is none of that."""
         self._behind = 0
         self._odd_since_s: float | None = None
 
@@ -73,18 +80,26 @@ class LocalPartition:
         return f"{self.topic}-{self.partition}"
 
     def read(
-        self, offset: int, *, topic_id: UUID | None = None, bytes_max: int = 1 << 20, committed: bool = False
+        self,
+        offset: int,
+        *,
+        topic_id: UUID | None = None,
+        bytes_max: int = 1 << 20,
+        committed: bool = False,
+        leader_epoch: int = -1,
     ) -> LocalAnswer:
         """Whole batches from the one that has `offset` on, none of them beyond what may be read.
 
         At least one batch where there is one; then up to `bytes_max`. Checksums are the caller's to check.
+        `leader_epoch` is that of the leader with whose log everything before `offset` is known to agree. Under a newer
+        one the answer is FENCED_LEADER_EPOCH, because the new leader's log may differ before `offset`.
 
         Raises:
             CorruptRecordsError: the files are no log.
             BrokerError: this user may not read them.
         """
         try:
-            return self._read(offset, topic_id, bytes_max, committed)
+            return self._read(offset, topic_id, bytes_max, committed, leader_epoch)
         except (Moved, FileNotFoundError, NotADirectoryError):
             self._forget()
             return self._none(None)
@@ -98,11 +113,17 @@ class LocalPartition:
         except OSError as error:
             raise error_of(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
 
-    def _read(self, offset: int, topic_id: UUID | None, bytes_max: int, committed: bool) -> LocalAnswer:
+    def _read(
+        self, offset: int, topic_id: UUID | None, bytes_max: int, committed: bool, leader_epoch: int
+    ) -> LocalAnswer:
         copy, state = self._choose(offset, topic_id, committed)
         if copy is None or state is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID if self._copies else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = ErrorCode.UNKNOWN_TOPIC_ID if self._is_another else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return self._none(None, code)
+        if 0 <= leader_epoch != state.leader_epoch:
+            # An older one: who leads now has not written its state yet.
+            newer = state.leader_epoch > leader_epoch
+            return self._none(state, ErrorCode.FENCED_LEADER_EPOCH if newer else 0)
         if offset < state.log_start:
             return self._none(state, ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > state.log_end:
@@ -111,13 +132,15 @@ class LocalPartition:
             if not state.leads:
                 self._odd_since_s = None
                 return self._none(state)
+            if copy.state_file.wait():
+                return self._read(offset, topic_id, bytes_max, committed, leader_epoch)
             return self._none(state, ErrorCode.OFFSET_OUT_OF_RANGE if self._is_odd() else 0)
         end = state.last_stable if committed else state.high_watermark
         if offset >= end:
             self._odd_since_s = None
             self._behind = 0
             if copy.state_file.wait():
-                return self._read(offset, topic_id, bytes_max, committed)
+                return self._read(offset, topic_id, bytes_max, committed, leader_epoch)
             return self._none(state, is_settled=self._is_heard and state.leads)
         records, attributes = copy.read(offset, end, bytes_max, state)
         if copy.segment is not None and copy.segment.next_offset < end:
@@ -133,7 +156,42 @@ class LocalPartition:
         if after is None or (after.topic_id, after.incarnation) != (state.topic_id, state.incarnation):
             raise Moved
         self._odd_since_s = None
-        return LocalAnswer(records, aborted, state.high_watermark, state.last_stable, state.log_start)
+        return LocalAnswer(
+            records,
+            aborted,
+            state.high_watermark,
+            state.last_stable,
+            state.log_start,
+            leader_epoch=state.leader_epoch,
+            topic_id=state.topic_id,
+            life=(copy.directory, state.incarnation),
+        )
+
+    def agrees(self, offset: int, epoch: int) -> int | None:
+        """The leader epoch of a copy that has, before `offset`, the records that were read: the last one of `epoch`.
+
+        -1 where it has others or none there, None where that cannot be told now. By the log matching property: two
+        logs that have an offset of the same leader epoch are alike up to there. Where compaction or retention has
+        removed the record before `offset`, the epochs of its neighbours must allow it.
+        """
+        try:
+            copy, state = self._choose(offset, None, committed=False)
+            if copy is None or state is None:
+                return None
+            found = -1
+            if offset <= state.log_start:
+                found = state.leader_epoch
+            elif offset <= state.log_end:
+                before, is_covered = copy.epoch_before(offset)
+                if before == epoch or (before < epoch and not is_covered):
+                    found = state.leader_epoch
+            after = copy.state()
+            if after is None or after[1:5] != state[1:5]:
+                return None
+            return None if found < 0 and not state.leads else found
+        except (Moved, OSError):
+            self._forget()
+            return None
 
     def _choose(
         self, offset: int, topic_id: UUID | None, committed: bool
@@ -148,6 +206,7 @@ class LocalPartition:
         found = [(each, state) for each in self._copies.values() if (state := each.state()) is not None]
         if len(found) < len(self._copies):
             self.must_look = True  # one was not whole yet, or has gone
+        self._is_another = bool(found)
         found = [each for each in found if is_asked_for(each[1])]
         if not found:
             self.must_look = True
@@ -200,7 +259,14 @@ class LocalPartition:
         if state is None:
             return LocalAnswer(NOTHING, (), -1, -1, -1, code, quiet_s)
         return LocalAnswer(
-            NOTHING, (), state.high_watermark, state.last_stable, state.log_start, code, quiet_s
+            NOTHING,
+            (),
+            state.high_watermark,
+            state.last_stable,
+            state.log_start,
+            code,
+            quiet_s,
+            state.leader_epoch,
         )
 
     def rest(self) -> None:

@@ -16,9 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
+from uuid import UUID
 
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
-from appliance_client.errors import CorruptRecordsError, error_of
+from appliance_client.errors import ClientError, CorruptRecordsError, error_of
 from appliance_client.local_copy import DELTA
 from appliance_client.local_logs import LocalLogs
 from appliance_client.local_partition import QUIET_S
@@ -54,6 +56,11 @@ class LocalReader:
         self.high_watermark = -1
         self._quiet_s = QUIET_S
         self._deaf_s = _DEAF_S
+        self._read_to = (-1, -1, -1)
+        """An offset, the leader epoch of the record before it, and that of the leader whose log was read."""
+        self._topic_id: UUID | None = None
+        """Of the topic that was read."""
+        self._life = ("", -1)
         self.offset = self._first() if offset is None else offset
 
     def _first(self) -> int:
@@ -67,12 +74,35 @@ class LocalReader:
 
         Raises:
             CorruptRecordsError: a checksum fails.
-            OffsetOutOfRangeError, BrokerError: it cannot be read.
+            OffsetOutOfRangeError: `offset` lies outside of the log, an election or a power cut has removed records that
+                were read, or the topic is another one of the same name. Set `offset` to go on.
+            BrokerError: it cannot be read.
         """
         self._logs.hear()
-        answer = self._partition.read(self.offset, bytes_max=bytes_max, committed=self._committed)
+        read_to, epoch, leader_epoch = self._read_to
+        if read_to != self.offset:
+            leader_epoch, self._topic_id, self._life = -1, None, ("", -1)
+        answer = self._partition.read(
+            self.offset,
+            topic_id=self._topic_id,
+            bytes_max=bytes_max,
+            committed=self._committed,
+            leader_epoch=leader_epoch,
+        )
+        if answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+            what = f"{self._partition.name} is of another topic than the records that were read before {self.offset}"
+            raise error_of(ErrorCode.OFFSET_OUT_OF_RANGE, what)
+        if answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+            found = self._partition.agrees(self.offset, epoch)
+            if found is not None and found < 0:
+                raise self._lost()
+            if found is not None:
+                self._read_to = (read_to, epoch, found)
+            return answer.records
         if answer.error_code:
             raise error_of(answer.error_code, f"offset {self.offset} of {self._partition.name}")
+        if answer.life[0] == self._life[0] and answer.life != self._life:
+            raise self._lost()
         self.high_watermark = answer.high_watermark
         self.aborted = answer.aborted
         self._quiet_s = answer.quiet_s
@@ -83,11 +113,18 @@ class LocalReader:
             if not b.crc_holds(records[at:stop]):
                 raise CorruptRecordsError(f"{self._partition.name}@{base}: checksum fails")
             last = base + DELTA.unpack_from(records, at + b.LAST_OFFSET_DELTA)[0]
+            epoch = b.PLACEMENT.unpack_from(records, at)[2]
             at = stop
         if at:
             self.offset = last + 1
+            self._read_to = (self.offset, epoch, answer.leader_epoch)
+            self._topic_id, self._life = answer.topic_id, answer.life
             self._deaf_s = _DEAF_S
         return records
+
+    def _lost(self) -> ClientError:
+        what = f"{self._partition.name}: its log has lost records that were read before {self.offset}"
+        return error_of(ErrorCode.OFFSET_OUT_OF_RANGE, what)
 
     @property
     def descriptor(self) -> int:

@@ -288,6 +288,12 @@ class Metadata:
         leader = found.leaders[partition]
         return leader if leader.node_id != NO_LEADER else None
 
+    def request_update_since(self, place: tuple[str, int], leader_epoch: int) -> None:
+        """Ask for metadata unless a leader of this epoch, or a later one, is known."""
+        found = self.leader(*place)
+        if found is None or found.epoch < leader_epoch:
+            self.request_update()
+
     def hint(
         self,
         topic: str,

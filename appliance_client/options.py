@@ -36,6 +36,10 @@ LEVELS: Final = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131_072,
 ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1, -1: -1, 0: 0, 1: 1}
 ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
 RESETS: Final = ("earliest", "latest", "none")
+BROKER_DECIDES: Final = frozenset(
+    ("session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy")
+)
+"""Options of the classic protocol of groups that the consumer protocol (KIP-848) has not."""
 TCP_SCHEMES: Final = ("kafka", "tcp", "plaintext")
 TRANSPORTS: Final = {
     "zmq+ipc": ("appliance_client.zeromq", "zeromq"),
@@ -113,6 +117,9 @@ class ConnectionOptions:
             "reconnect_backoff_max_ms",
         ):
             _at_least(self, name, 0)
+
+    def check_given(self, given: Iterable[str]) -> None:
+        """Raises OptionError where options were given that do not go together, though their defaults do."""
 
     def address_now(self) -> Address:
         """The bootstrap address. With `shm:///data-dir` the broker may listen at another one since it was restarted."""
@@ -199,6 +206,7 @@ class ConsumerOptions(ConnectionOptions):
     client_rack: str = ""
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
+    interceptors: tuple[Any, ...] = ()
     partition_assignment_strategy: Any = ("range", "cooperative-sticky")
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
@@ -230,8 +238,10 @@ class ConsumerOptions(ConnectionOptions):
             ) from None
         if self.auto_offset_reset not in RESETS:
             raise OptionError(f"auto.offset.reset is {self.auto_offset_reset!r}: {', '.join(RESETS)}")
-        if self.group_protocol not in ("classic", "consumer"):
+        protocol = self.group_protocol.lower() if isinstance(self.group_protocol, str) else None
+        if protocol not in ("classic", "consumer"):
             raise OptionError(f"group.protocol is {self.group_protocol!r}: classic or consumer")
+        object.__setattr__(self, "group_protocol", protocol)
         for name in (
             "session_timeout_ms",
             "heartbeat_interval_ms",
@@ -258,6 +268,12 @@ class ConsumerOptions(ConnectionOptions):
         assignors_of(strategies)
         object.__setattr__(self, "strategies", strategies)
 
+    def check_given(self, given: Iterable[str]) -> None:
+        """Raises OptionError where an option was given that the group's protocol has the broker decide, as Kafka."""
+        if self.group_protocol == "consumer" and (useless := sorted(BROKER_DECIDES.intersection(given))):
+            names = ", ".join(each.replace("_", ".") for each in useless)
+            raise OptionError(f"{names} cannot be set when group.protocol=consumer: the broker decides it")
+
 
 Options = TypeVar("Options", bound=ConnectionOptions)
 
@@ -278,7 +294,9 @@ def options_of(kind: type[Options], given: Mapping[str, Any] | None, named: Mapp
             hint = f"; did you mean {close[0].replace('_', '.')}?" if close else ""
             raise OptionError(f"unknown option {name}{hint}")
         values[own] = _of_type(name, value, str(known[own].type))
-    return kind(**values)
+    made = kind(**values)
+    made.check_given(values)
+    return made
 
 
 def _of_type(name: str, value: Any, wanted: str) -> Any:

@@ -67,17 +67,23 @@ class ProduceAnswer(NamedTuple):
 
 
 class FetchWish(NamedTuple):
-    """What is wanted of one partition."""
+    """What is wanted of one partition. `last_epoch` is that of the record before `offset`, -1 where it is not to be
+    compared with the leader's log."""
 
     topic: TopicKey
     partition: int
     leader_epoch: int
     offset: int
     max_bytes: int
+    last_epoch: int = -1
 
 
 class FetchAnswer(NamedTuple):
-    """One partition's answer. `aborted` is None for who reads uncommitted; `records` is a view of the frame."""
+    """One partition's answer. `aborted` is None for who reads uncommitted; `records` is a view of the frame.
+
+    `diverging` is set where the leader's log has not what was read: the last epoch that both may have, and where that
+    ends in the leader's log.
+    """
 
     topic: str | UUID
     partition: int
@@ -88,6 +94,7 @@ class FetchAnswer(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None
     records: memoryview
     leader: CurrentLeader | None
+    diverging: tuple[int, int] | None = None
 
 
 def request_start(api: ApiKey, version: int, correlation_id: int, client_id: bytes) -> bytearray:
@@ -208,7 +215,7 @@ def fetch_request(  # noqa: PLR0912 - a branch for each version that added a fie
         for one in wanted:
             if flexible:
                 out += _FETCH_PARTITION_V12.pack(
-                    one.partition, one.leader_epoch, one.offset, -1, -1, one.max_bytes
+                    one.partition, one.leader_epoch, one.offset, one.last_epoch, -1, one.max_bytes
                 )
                 out += b"\0"
             elif version >= 9:
@@ -262,8 +269,10 @@ def parse_fetch_answer(
             length = max(0, cursor.uvarint() - 1 if flexible else cursor.int32())
             at = cursor.skip(length)
             records = cursor.buffer[at : at + length]
-            leader = _tagged_leader(cursor, 1) if flexible else None
-            answers.append(FetchAnswer(topic, partition, code, high, stable, start, aborted, records, leader))
+            leader, diverging = _tagged_fetch_fields(cursor) if flexible else (None, None)
+            answers.append(
+                FetchAnswer(topic, partition, code, high, stable, start, aborted, records, leader, diverging)
+            )
         if flexible:
             _skip_tags(cursor)
     return error, throttle_ms, answers, _tagged_endpoints(cursor) if flexible else ()
@@ -296,6 +305,21 @@ def _tagged_leader(cursor: Cursor, tag: int) -> CurrentLeader | None:
             leader = CurrentLeader(cursor.int32(), cursor.int32())
         cursor.position = end
     return leader
+
+
+def _tagged_fetch_fields(cursor: Cursor) -> tuple[CurrentLeader | None, tuple[int, int] | None]:
+    """The leader, and the diverging epoch and its end, of a fetched partition's tagged fields."""
+    leader, diverging = None, None
+    for _ in range(cursor.tagged_field_count()):
+        number = cursor.uvarint()
+        size = cursor.tagged_field_size()
+        end = cursor.position + size
+        if number == 0:
+            diverging = cursor.int32(), cursor.int64()
+        elif number == 1:
+            leader = CurrentLeader(cursor.int32(), cursor.int32())
+        cursor.position = end
+    return leader, diverging
 
 
 def _tagged_endpoints(cursor: Cursor) -> tuple[NodeEndpoint, ...]:

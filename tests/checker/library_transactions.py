@@ -77,6 +77,13 @@ class LibraryProducer:
             left = self._producer.flush(PATIENCE_S)
         except KafkaException as error:
             raise _failure(error.args[0]) from None
+        except SystemError as error:
+            # A fatal error, such as that of a zombie, is raised by confluent_kafka from within the call. A delivery
+            # report that comes in the same call then runs with this exception set, which Python takes for a defect.
+            cause = error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            raise _failure(cause.args[0]) from None
         if refused:
             raise _failure(refused[0])
         if left:

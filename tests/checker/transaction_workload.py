@@ -147,7 +147,9 @@ class Actor(threading.Thread):
                 finally:
                     producer.close()
         except Exception as error:
-            self.failures.append(f"gave up: {self.name}: {error!r}")
+            # A C extension hides what a callback raised behind a SystemError.
+            cause = "" if error.__cause__ is None else f", because of {error.__cause__!r}"
+            self.failures.append(f"gave up: {self.name}: {error!r}{cause}")
         finally:
             self.leave()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,10 @@ from appliance_client import arrow
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Chunk, Fetching, Reading
+from appliance_client.fetching import Fetching
 from appliance_client.kernel import partition_of_key
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.reading import Chunk, Reading
 from appliance_client.values import TopicPartition
 
 PLACE = TopicPartition("t", 3)
@@ -116,6 +118,64 @@ def test_keys_have_the_partition_of_the_default_partitioner_also_in_a_slice() ->
         for partition, order in rows:
             assert order.tolist() == sorted(order.tolist())
             assert set(chosen[1:][order].tolist()) == {partition}
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["y", *[LONG] * 2_000, None]).dictionary_encode(),
+        pa.array(["y", *[LONG] * 2_000, None])
+        .dictionary_encode()
+        .cast(pa.dictionary(pa.int32(), pa.large_string())),
+        pa.DictionaryArray.from_arrays(
+            pa.array([0, *[1] * 2_000, None]), pa.array(["y", LONG]).cast(pa.string_view())
+        ),
+        pa.chunked_array(
+            [pa.array(["y"]).dictionary_encode(), pa.array([*[LONG] * 2_000, None]).dictionary_encode()]
+        ),
+        pa.ExtensionArray.from_storage(pa.json_(), pa.array(["y", *[LONG] * 2_000, None])),
+    ],
+    ids=["string", "large", "views", "chunks", "extension"],
+)
+def test_rows_that_share_their_bytes_are_pieces_of_a_bounded_size(column: Any) -> None:
+    """20 MB of records; a dictionary has them in 20 KB."""
+    table = pa.table({"value": column})
+    layout = Layout.of(table.schema, None, "value", None, None, None)
+    found, wanted = [], [b"y", *[LONG.encode()] * 2_000, None]
+    for piece in pieces(table, layout, now_ms=0, piece_bytes=1 << 20):
+        assert int(piece.values.lengths.clip(0).sum()) <= 1 << 20
+        data, starts, lengths = piece.values
+        found += [
+            None if length < 0 else data[start : start + length].tobytes()
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+        ]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("names", [("key", "value"), ("value", "key"), ("name", "content")])
+def test_headers_that_share_their_bytes_are_bounded_and_are_known_by_the_names_of_their_fields(
+    names: tuple[str, str],
+) -> None:
+    """As Polars has them: views in large lists. A struct may have its fields in either order."""
+    rows = [None, [], *[[("h", LONG), ("i", None)]] * 500]
+    parts = {"key": 0, "name": 0, "value": 1, "content": 1}
+    entry = pa.struct([(name, pa.string_view()) for name in names])
+    lists = [
+        None if row is None else [{name: each[parts[name]] for name in names} for each in row] for row in rows
+    ]
+    table = pa.table({"value": ["v"] * len(rows), "headers": pa.array(lists, pa.large_list(entry))})
+    layout = Layout.of(table.schema, None, "value", None, "headers", None)
+    count = 0
+    for piece in pieces(table, layout, now_ms=0, piece_bytes=1 << 20):
+        count += piece.rows
+        assert int(piece.header_values.lengths.clip(0).sum()) <= 1 << 20
+        data, starts, lengths = piece.header_names
+        found = {data[s : s + n].tobytes() for s, n in zip(starts.tolist(), lengths.tolist(), strict=True)}
+        assert found <= {b"h", b"i"}
+    assert count == len(rows)
 
 
 def test_without_numba_the_same_bytes_are_made() -> None:

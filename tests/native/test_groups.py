@@ -52,15 +52,18 @@ def fill(address: str, topic: str, numbers: Sequence[int]) -> None:
 
 
 def options(address: str, group: str, protocol: str, **more: Any) -> dict[str, Any]:
+    classic = {
+        "partition_assignment_strategy": "range",
+        "heartbeat_interval_ms": 100,
+        "session_timeout_ms": 10_000,
+    }
     return {
         "bootstrap_servers": address,
         "group_id": group,
         "group_protocol": protocol,
-        "partition_assignment_strategy": "range",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "heartbeat_interval_ms": 100,
-        "session_timeout_ms": 10_000,
+        **(classic if protocol == "classic" else {}),
         **more,
     }
 

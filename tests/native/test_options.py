@@ -119,6 +119,18 @@ def test_a_producer_says_at_once_what_is_wrong_with_an_option(options: dict[str,
         ({"group.id": 5}, "no text"),
         ({"group.instance.id": ""}, "must not be empty"),
         ({"group.remote.assignor": "uniform"}, "group.protocol=consumer"),
+        (
+            {"group.protocol": "consumer", "session.timeout.ms": 45_000},
+            "session.timeout.ms cannot be set when group.protocol=consumer",
+        ),
+        (
+            {"group.protocol": "CONSUMER", "heartbeat.interval.ms": 3_000},
+            "heartbeat.interval.ms cannot be set when group.protocol=consumer",
+        ),
+        (
+            {"group.protocol": "consumer", "partition.assignment.strategy": "range"},
+            "partition.assignment.strategy cannot be set when group.protocol=consumer",
+        ),
         ({"key.deserializer": "utf-8"}, "a callable"),
         ({"check.crcs": 1}, "True or False"),
         ({"fetch.max.wait.ms": None}, "no number"),

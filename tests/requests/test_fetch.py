@@ -158,7 +158,7 @@ def _nothing(_: NetworkProcess) -> None:
         (Wanted("none", 0), _nothing, UNKNOWN),
         (Wanted("t", 4), _nothing, UNKNOWN),
         (Wanted("t", 0, 10), lambda process: process.lead(0, 1), MOVED),
-        (Wanted("t", 0, 10), lambda process: process.lead(0, -1), ErrorCode.LEADER_NOT_AVAILABLE),
+        (Wanted("t", 0, 10), lambda process: process.lead(0, -1), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (Wanted("t", 0, 10), lambda process: process.word(0, SERVING_INCARNATION, 0), MOVED),
         (
             Wanted("t", 0, 10),

@@ -18,11 +18,20 @@ import pyarrow.compute as pc
 
 from appliance.errors import ApplianceError
 from appliance.protocol.columns import encode_kernel as kernel
+from appliance.protocol.columns.arrow_types import (
+    BYTES_WANTED,
+    as_list,
+    header_fields,
+    is_bytes,
+    is_headers,
+    is_number,
+    is_time,
+)
 from appliance.protocol.columns.compiled import has_compiler, machine_bytes
 from appliance.protocol.columns.memory import take
+from appliance.protocol.columns.stretches import stretches
 from appliance.protocol.records import batch as b
 
-PIECE_ROWS: Final = 1 << 18
 BUFFER_BYTES: Final = 4 << 20
 BATCHES_AT_ONCE: Final = 512
 
@@ -70,16 +79,16 @@ class Layout:
         UnfitColumns: the table has no such column, or it has a type that cannot be sent.
         """
         for role, name, fits, wanted in (
-            ("key", key, _is_bytes, _BYTES_WANTED),
-            ("value", value, _is_bytes, _BYTES_WANTED),
-            ("timestamp", timestamp, _is_time, "timestamp or int64 (milliseconds since 1970)"),
+            ("key", key, is_bytes, BYTES_WANTED),
+            ("value", value, is_bytes, BYTES_WANTED),
+            ("timestamp", timestamp, is_time, "timestamp or int64 (milliseconds since 1970)"),
             (
                 "headers",
                 headers,
-                _is_headers,
+                is_headers,
                 "list<struct<key: string, value: binary>> or map<string, binary>",
             ),
-            ("partition", partition, pa.types.is_integer, "an integer"),
+            ("partition", partition, is_number, "an integer"),
         ):
             if name is None:
                 continue
@@ -89,7 +98,7 @@ class Layout:
                 raise UnfitColumns(f"{role}: the table has {what} {name!r}; it has {', '.join(schema.names)}")
             kind = schema.field(found[0]).type
             if not fits(kind):
-                hint = "; cast it first, for example to pa.string()" if wanted is _BYTES_WANTED else ""
+                hint = "; cast it first, for example to pa.string()" if wanted is BYTES_WANTED else ""
                 raise UnfitColumns(f"{role}: column {name!r} is {kind}, and must be {wanted}{hint}")
         return cls(key, value, timestamp, headers, partition)
 
@@ -145,18 +154,27 @@ def pieces(table: pa.Table, layout: Layout, *, now_ms: int, piece_bytes: int) ->
     Raises:
         UnfitColumns: a value that no record can hold.
     """
-    table = table.select(layout.names)
-    for begin, end in _stretches(table, piece_bytes):
+    table = _plain(table.select(layout.names))
+    for begin, end in stretches(table, piece_bytes):
         yield _piece(table.slice(begin, end - begin), layout, now_ms)
 
 
-def _stretches(table: pa.Table, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    rows = table.num_rows
-    if not rows:
-        return
-    step = int(min(max(1, piece_bytes * rows // max(1, table.nbytes)), PIECE_ROWS))
-    for begin in range(0, rows, step):
-        yield begin, min(begin + step, rows)
+def _plain(table: pa.Table) -> pa.Table:
+    """The same without extension types, and with dictionaries of large_binary: each is converted once, not by piece."""
+    for index, field in enumerate(table.schema):
+        column = table.column(index)
+        plain = [_plain_array(chunk, field.name) for chunk in column.chunks]
+        if any(new is not old for new, old in zip(plain, column.chunks, strict=True)):
+            table = table.set_column(index, field.name, pa.chunked_array(plain))
+    return table
+
+
+def _plain_array(array: Any, name: str) -> Any:
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if not pa.types.is_dictionary(array.type):
+        return array
+    return pa.DictionaryArray.from_arrays(array.indices, _cast(array.dictionary, pa.large_binary(), name))
 
 
 def _piece(table: pa.Table, layout: Layout, now_ms: int) -> Piece:
@@ -193,8 +211,11 @@ def _joined(column: Any, kind: Any, name: str) -> Any:
 
 
 def _cast(array: Any, kind: Any, name: str) -> Any:
+    while isinstance(array, pa.ExtensionArray):
+        array = array.storage
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        # Arrow cannot take views, and text of 32-bit offsets could be too much: the dictionary is converted first.
+        return _cast(array.dictionary, kind, name).take(array.indices)
     if array.type.equals(kind):
         return array
     if pa.types.is_string_view(array.type):
@@ -244,16 +265,18 @@ def _times_ms(table: pa.Table, name: str | None, now_ms: int) -> _Longs:
 
 def _headers(column: Any, name: str) -> tuple[_Longs, Fields, Fields]:
     """(where each row's headers begin, names, values), those of all rows one behind another."""
+    if pa.types.is_null(column.type):
+        return _NONE, NO_FIELDS, NO_FIELDS
     counts = []
     names, contents = [], []
     for chunk in column.chunks:
-        counts.append(pc.list_value_length(_as_list(chunk)).fill_null(0).to_numpy(zero_copy_only=False))
-        entries = _as_list(chunk).flatten()
+        counts.append(pc.list_value_length(as_list(chunk)).fill_null(0).to_numpy(zero_copy_only=False))
+        entries = as_list(chunk).flatten()
         if entries.null_count:
             raise UnfitColumns(f"headers: column {name!r} has a null among a record's headers")
-        parts = entries.flatten()
-        names.append(_cast(parts[0], pa.large_binary(), name))
-        contents.append(_cast(parts[1], pa.large_binary(), name))
+        parts, (first, second) = entries.flatten(), header_fields(entries.type)
+        names.append(_cast(parts[first], pa.large_binary(), name))
+        contents.append(_cast(parts[second], pa.large_binary(), name))
     firsts = np.zeros(len(column) + 1, np.int64)
     if counts:
         np.cumsum(np.concatenate(counts), out=firsts[1:])
@@ -261,13 +284,6 @@ def _headers(column: Any, name: str) -> tuple[_Longs, Fields, Fields]:
     if (found.lengths < 0).any():
         raise UnfitColumns(f"headers: column {name!r} has a header without a name")
     return firsts, found, _fields(pa.concat_arrays(contents)) if contents else NO_FIELDS
-
-
-def _as_list(array: Any) -> Any:
-    if not pa.types.is_map(array.type):
-        return array
-    entry = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])
-    return array.cast(pa.list_(entry))
 
 
 class BatchEncoder:
@@ -357,34 +373,3 @@ def _frozen(array: _Longs) -> _Longs:
     view = np.ascontiguousarray(array, np.int64).view()
     view.flags.writeable = False
     return view
-
-
-_BYTES_WANTED: Final = "binary or text (also large, fixed size, view, dictionary)"
-
-
-def _is_bytes(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_null(kind)
-    )
-
-
-def _is_time(kind: Any) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_int64(kind) or pa.types.is_null(kind))
-
-
-def _is_headers(kind: Any) -> bool:
-    if pa.types.is_map(kind):
-        return _is_bytes(kind.key_type) and _is_bytes(kind.item_type)
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return False
-    entry = kind.value_type
-    return bool(pa.types.is_struct(entry) and entry.num_fields == 2 and all(_is_bytes(f.type) for f in entry))

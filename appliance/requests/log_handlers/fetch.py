@@ -217,7 +217,7 @@ class FetchHandler:
         if route is None:
             return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if route.worker is None:
-            return int(ErrorCode.LEADER_NOT_AVAILABLE)
+            return _NOT_LEADER  # as Kafka; its Java consumer ends with LEADER_NOT_AVAILABLE in a Fetch answer
         return route if route.leader == session.slot else _NOT_LEADER
 
     def look(self, partitioned: _PartitionedFetch) -> None:

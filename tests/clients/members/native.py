@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from appliance_client import ClientError, Consumer
 from tests.clients.members.arguments import HEARTBEAT_MS, Leaving, arguments, processed
@@ -11,18 +12,21 @@ from tests.clients.members.arguments import HEARTBEAT_MS, Leaving, arguments, pr
 def main() -> None:
     given, leaving = arguments(), Leaving()
     broadcasts = given.protocol == "broadcast"
+    classic: dict[str, Any] = {
+        "partition_assignment_strategy": "broadcast" if broadcasts else "range",
+        "session_timeout_ms": given.session_ms,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+    }
     with Consumer(
         given.topic,
         bootstrap_servers=given.address,
         group_id=given.group,
         group_protocol="classic" if broadcasts else given.protocol,
-        partition_assignment_strategy="broadcast" if broadcasts else "range",
         client_id=given.client_id,
-        session_timeout_ms=given.session_ms,
-        heartbeat_interval_ms=HEARTBEAT_MS,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_poll_records=50,
+        **({} if given.protocol == "consumer" else classic),
     ) as consumer:
         while not leaving.asked:
             polled = consumer.poll(100)

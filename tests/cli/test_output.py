@@ -1,0 +1,79 @@
+"""Tables of commands: for tools in a pipe, and for people on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MANY = 120_000
+PROGRAM = """
+import sys, time
+from appliance.cli.output import print_table
+rows = [(f"topic-{n}", n % 64, None if n % 5 else "x" * (n % 40), n) for n in range(ROWS)]
+print_table(("TOPIC", "PARTITION", "NOTE", "END"), rows, right=("PARTITION", "END"))
+print(time.process_time(), file=sys.stderr)
+"""
+
+
+def run(rows: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("ROWS", str(rows))],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def test_a_table_of_all_partitions_of_a_large_host_takes_seconds() -> None:
+    """rich took a minute for 120,000 rows. Counted in processor time, so that a busy machine does not matter."""
+    done = run(MANY)
+    assert float(done.stderr) < 10
+    lines = done.stdout.splitlines()
+    assert len(lines) == MANY + 1
+    assert lines[0].split() == ["TOPIC", "PARTITION", "NOTE", "END"]
+    ends = [line.rstrip() for line in lines]
+    assert {len(line) for line in ends} == {len(lines[0])}, "the last column is aligned to the right"
+    assert [line.split()[-1] for line in lines[1:]] == [str(number) for number in range(MANY)]
+
+
+def test_a_reader_that_has_seen_enough_ends_the_table() -> None:
+    """`appliance partitions | head`: the rest is not written, and nothing is held of it."""
+    program = PROGRAM.replace("ROWS", str(MANY))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split()[0] == b"TOPIC"
+        process.stdout.close()
+        assert process.wait(60) != 0
+        assert process.stderr is not None
+        assert b"BrokenPipeError" in process.stderr.read()
+
+
+def test_on_a_terminal_cells_are_folded_to_its_width_and_a_long_table_is_not() -> None:
+    for rows, is_folded in ((20, True), (1_000, False)):
+        program = PROGRAM.replace("ROWS", str(rows)).replace("n % 40", "300")
+        leader, follower = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=follower,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=os.environ | {"COLUMNS": "80", "TERM": "dumb"},
+        ) as process:
+            os.close(follower)
+            shown = b""
+            try:
+                while part := os.read(leader, 1 << 16):
+                    shown += part
+            except OSError:
+                pass  # the end of a terminal
+            assert process.wait(60) == 0
+        os.close(leader)
+        longest = max(len(line.rstrip()) for line in shown.decode().splitlines())
+        assert (longest <= 80) == is_folded

@@ -1,0 +1,106 @@
+"""A batch that cannot be decoded behind records that can: none of those is lost, and the error comes next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records import batch as b
+from appliance_client.core import Core
+from appliance_client.errors import CorruptRecordsError, OffsetOutOfRangeError
+from appliance_client.fetching import Fetching
+from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.reading import Chunk, Reading
+from appliance_client.values import TopicPartition
+from appliance_client.wire import FetchAnswer
+from tests.native.test_arrow_units import batch_of
+
+PLACE = TopicPartition("t", 3)
+
+
+def fetched(data: bytes, **options: Any) -> tuple[Fetching, Reading]:
+    chosen = options_of(ConsumerOptions, None, {"bootstrap_servers": "localhost:1", **options})
+    fetching = Fetching(chosen, Core(chosen, now_s=0.0, auto_create=False), None)
+    fetching.assign([PLACE])
+    reading = fetching.readings[PLACE]
+    reading.seek(0)
+    reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+    return fetching, reading
+
+
+def values(fetching: Fetching, most: int) -> list[Any]:
+    return [record.value for record in fetching.take(most).get(PLACE, [])]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 500])
+def test_records_before_a_corrupt_batch_are_handed_out_before_the_error(most: int) -> None:
+    bad = bytearray(batch_of(3, b"d", b"e"))
+    bad[b.RECORDS + 3] ^= 0x40
+    fetching, reading = fetched(batch_of(0, b"a", b"b") + batch_of(2, b"c") + bytes(bad) + batch_of(5, b"f"))
+    found: list[Any] = []
+    while len(found) < 3:
+        given = values(fetching, most)
+        assert 0 < len(given) <= most
+        found += given
+        assert reading.position == len(found)
+    assert found == [b"a", b"b", b"c"]
+    for _ in range(2):
+        with pytest.raises(CorruptRecordsError, match="t-3@3: checksum fails") as raised:
+            values(fetching, most)
+        assert raised.value.partition == PLACE
+        assert reading.position == 3
+
+
+def test_records_before_one_that_the_applications_deserializer_refuses_are_handed_out() -> None:
+    fetching, reading = fetched(batch_of(0, b"1", b"2") + batch_of(2, b"three"), value_deserializer=int)
+    assert values(fetching, 500) == [1, 2]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="three"):
+            values(fetching, 500)
+        assert reading.position == 2
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_refused_offset_is_not_asked_for_all_the_time_while_records_before_it_wait(reset: str) -> None:
+    """DeleteRecords has passed what is fetched next; the application has not taken what was fetched before."""
+    fetching, reading = fetched(batch_of(0, b"a", b"b"), auto_offset_reset=reset)
+    reading.fetch_offset = 2
+    refused = FetchAnswer(
+        PLACE.topic,
+        PLACE.partition,
+        int(ErrorCode.OFFSET_OUT_OF_RANGE),
+        -1,
+        -1,
+        -1,
+        None,
+        memoryview(b""),
+        None,
+    )
+    fetching._told(reading, 0, refused)
+    assert reading.retry_at_s > 0.0
+    assert values(fetching, 500) == [b"a", b"b"], "no error hides them"
+    fetching._told(reading, 0, refused)
+    if reset == "none":
+        with pytest.raises(OffsetOutOfRangeError):
+            values(fetching, 500)
+    else:
+        assert fetching.readings[PLACE].fetch_offset is None
+        assert fetching.readings[PLACE].wants == "earliest"
+
+
+def test_an_error_of_one_partition_loses_no_records_of_another() -> None:
+    fetching, _ = fetched(batch_of(0, b"1", b"2"), value_deserializer=int)
+    other = TopicPartition("t", 4)
+    fetching.assign([PLACE, other])
+    bad = batch_of(0, b"three")
+    fetching.readings[other].seek(0)
+    fetching.readings[other].chunks.append(Chunk(memoryview(bad), len(bad), ()))
+    found: list[Any] = []
+    for _ in range(4):
+        try:
+            found += values(fetching, 500)
+        except ValueError:
+            continue
+    assert found == [1, 2]
