@@ -83,11 +83,30 @@ class AclBinding(msgspec.Struct, frozen=True, order=True):
     permission: int
 
 
+class ScramCredential(msgspec.Struct, frozen=True, order=True):
+    """What the broker keeps of a user's password for one SCRAM mechanism (RFC 5802). The password does not follow from
+    it, but who has `stored_key` can try passwords: no log line shows it.
+
+    `mechanism` is the mechanism's name, such as `SCRAM-SHA-256`.
+    """
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential({self.user!r}, {self.mechanism!r})"
+
+
 class ClusterImage(msgspec.Struct, frozen=True):
     """Everything a process needs to answer Metadata, at one version.
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
-    group id. `acls`: every rule, in order; the same object in every image until one changes.
+    group id. `acls`: every rule, in order; the same object in every image until one changes. `scram`: every user's
+    credentials, in order, the same.
     """
 
     version: int
@@ -99,6 +118,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
     broker_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     group_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     acls: tuple[AclBinding, ...] = ()
+    scram: tuple[ScramCredential, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, TopicImage
+from appliance.cluster import AclBinding, BrokerSlot, ClusterImage, ScramCredential, TopicImage
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -28,7 +28,7 @@ READ_TRIES = 1000
 
 
 class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
-    """A `ClusterImage` whose topics and rules are bytes still."""
+    """A `ClusterImage` whose topics, rules and credentials are bytes still."""
 
     version: int
     cluster_id: str
@@ -39,6 +39,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     broker_configs: dict[str, dict[str, str]]
     group_configs: dict[str, dict[str, str]]
     acls: msgspec.Raw
+    scram: msgspec.Raw
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -58,6 +59,7 @@ _decode = msgspec.msgpack.Decoder(_EncodedImage).decode
 _decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 _decode_acls = msgspec.msgpack.Decoder(tuple[AclBinding, ...]).decode
+_decode_scram = msgspec.msgpack.Decoder(tuple[ScramCredential, ...]).decode
 
 
 def image_region_name(directory: Path, version: int) -> str:
@@ -68,7 +70,16 @@ def image_region_name(directory: Path, version: int) -> str:
 class ImagePublisher:
     """The controller's side. One per instance."""
 
-    __slots__ = ("_acls", "_cells", "_directory", "_encoded", "_encoded_acls", "_topics")
+    __slots__ = (
+        "_acls",
+        "_cells",
+        "_directory",
+        "_encoded",
+        "_encoded_acls",
+        "_encoded_scram",
+        "_scram",
+        "_topics",
+    )
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
@@ -77,6 +88,8 @@ class ImagePublisher:
         self._encoded: dict[str, msgspec.Raw] = {}
         self._acls: tuple[AclBinding, ...] = ()
         self._encoded_acls = msgspec.Raw(_encode(()))
+        self._scram: tuple[ScramCredential, ...] = ()
+        self._encoded_scram = msgspec.Raw(_encode(()))
 
     @property
     def version(self) -> int:
@@ -107,6 +120,8 @@ class ImagePublisher:
         self._topics = dict(image.topics)
         if image.acls is not self._acls:
             self._acls, self._encoded_acls = image.acls, msgspec.Raw(_encode(image.acls))
+        if image.scram is not self._scram:
+            self._scram, self._encoded_scram = image.scram, msgspec.Raw(_encode(image.scram))
         return _encode(
             _EncodedImage(
                 image.version,
@@ -118,6 +133,7 @@ class ImagePublisher:
                 image.broker_configs,
                 image.group_configs,
                 self._encoded_acls,
+                self._encoded_scram,
             )
         )
 
@@ -125,13 +141,14 @@ class ImagePublisher:
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_image")
+    __slots__ = ("_cells", "_directory", "_encoded", "_encoded_acls", "_encoded_scram", "_image")
 
     def __init__(self, directory: Path, pointer: memoryview) -> None:
         self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._encoded: dict[str, msgspec.Raw] = {}
         self._encoded_acls: msgspec.Raw | None = None
+        self._encoded_scram: msgspec.Raw | None = None
         self._image: ClusterImage | None = None
 
     @property
@@ -183,10 +200,12 @@ class ImageReader:
             name: known[name] if before.get(name) == encoded else _decode_topic(encoded)
             for name, encoded in image.topics.items()
         }
-        known_acls = self._image.acls if self._image is not None else ()
+        known_acls, known_scram = ((), ()) if self._image is None else (self._image.acls, self._image.scram)
         acls = known_acls if self._encoded_acls == image.acls else _decode_acls(image.acls)
+        scram = known_scram if self._encoded_scram == image.scram else _decode_scram(image.scram)
         # The new bytes in any case: the old ones keep the whole old image in memory.
         self._encoded, self._encoded_acls = image.topics, image.acls
+        self._encoded_scram = image.scram
         return ClusterImage(
             image.version,
             image.cluster_id,
@@ -197,4 +216,5 @@ class ImageReader:
             image.broker_configs,
             image.group_configs,
             acls,
+            scram,
         )

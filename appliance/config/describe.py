@@ -11,7 +11,7 @@ that log.retention.hours in its file decided a default. Here only defaults are l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
@@ -231,6 +231,15 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
             ConfigType.LIST,
             "Address that clients connect to.",
         ),
+        *(
+            (
+                f"listener.name.{name.lower()}.sasl.enabled.mechanisms",
+                ",".join(mechanisms),
+                ConfigType.LIST,
+                "SASL mechanisms of one listener.",
+            )
+            for name, mechanisms in settings.sasl.of_listeners.items()
+        ),
         ("log.dir", directory, ConfigType.LIST, "The slot's log directory."),
         ("log.dirs", directories, ConfigType.LIST, "The slot's log directories."),
         ("num.network.threads", str(settings.network.processes), ConfigType.INT, "See network.processes."),
@@ -243,12 +252,15 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
 def _broker_entry(
     declaration: Declaration, value: str | None, synonyms: Sequence[ConfigSynonym]
 ) -> ConfigEntry:
+    is_sensitive = declaration.type is ConfigType.PASSWORD
+    if is_sensitive:
+        value, synonyms = None, [replace(each, value=None) for each in synonyms]
     return ConfigEntry(
         name=declaration.name,
         value=value,
         read_only=declaration.name not in DYNAMIC_BROKER_CONFIGS,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
-        sensitive=False,
+        sensitive=is_sensitive,
         synonyms=tuple(synonyms),
         type=declaration.type,
         documentation=declaration.doc,

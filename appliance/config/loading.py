@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,10 @@ ALIASES: Final[Mapping[str, str]] = {
     "num.network.threads": "network.processes",
 }
 """Kafka's names for options of ours that mean nearly the same: processes here, threads there."""
+
+
+_OF_LISTENER: Final = re.compile(r"listener\.name\.(.+)\.sasl\.enabled\.mechanisms")
+"""Kafka's form of an option that is set for one listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,13 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     options = option_declarations()
     values: dict[str, dict[str, Value]] = {"": {}, **{section: {} for section in SECTIONS}}
     configured: dict[str, str] = {}
+    of_listeners: dict[str, tuple[str, ...]] = {}
     for one in given.values():
         try:
-            if one.name in options:
+            if (of_listener := _OF_LISTENER.fullmatch(one.name)) is not None:
+                value = _mechanisms(one, options["sasl.enabled.mechanisms"][2])
+                of_listeners[of_listener[1].upper()] = value
+            elif one.name in options:
                 section, field_name, declaration = options[one.name]
                 value = declaration.parse(one.raw)
                 if isinstance(value, Path):
@@ -88,21 +96,31 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     values[""].setdefault("data_dir", Path("data").absolute())
     origin = f"{toml_path}: " if toml_path is not None else ""
     try:
-        return _build(values, configured, aliases)
+        return _build(values, configured, aliases, of_listeners)
     except ConfigurationError as fault:
         raise ConfigurationError(f"{origin}{fault}") from None
 
 
 def _build(
-    values: Mapping[str, Mapping[str, Value]], configured: Mapping[str, str], aliases: Mapping[str, str]
+    values: Mapping[str, Mapping[str, Value]],
+    configured: Mapping[str, str],
+    aliases: Mapping[str, str],
+    of_listeners: Mapping[str, tuple[str, ...]],
 ) -> Settings:
     # The declarations have already checked every type; mypy cannot follow them through a mapping.
     own: dict[str, Any] = dict(values[""])
     for section, of in SECTIONS.items():
-        own[section] = of(**dict[str, Any](values[section]))
+        more: dict[str, Any] = {"of_listeners": of_listeners} if section == "sasl" else {}
+        own[section] = of(**dict[str, Any](values[section]), **more)
     return Settings(
         **own, topic_defaults=topic_defaults(configured), configured=dict(configured), aliases=dict(aliases)
     )
+
+
+def _mechanisms(given: _Given, of_all: Declaration) -> tuple[str, ...]:
+    value = replace(of_all, name=given.name).parse(given.raw)
+    assert isinstance(value, tuple)
+    return value
 
 
 def _broker_wide_value(given: _Given) -> Value:

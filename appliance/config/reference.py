@@ -55,7 +55,12 @@ _SECTION_HEADS: Final = {
     ),
     "ssl": (
         "TLS",
-        "These options are for the listeners whose security protocol is SSL ([access.md](access.md)).",
+        "These options are for the listeners whose security protocol is SSL or SASL_SSL ([access.md](access.md)).",
+    ),
+    "sasl": (
+        "SASL",
+        "These options are for the listeners whose security protocol is SASL_PLAINTEXT or SASL_SSL "
+        "([access.md](access.md#sasl)).",
     ),
     "network": (
         "Network",

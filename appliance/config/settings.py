@@ -29,6 +29,7 @@ from appliance.config.sections.listeners import (
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.offsets import OffsetsSettings
+from appliance.config.sections.sasl import PLAIN, SaslSettings
 from appliance.config.sections.shared_memory import SharedMemorySettings
 from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
@@ -98,6 +99,7 @@ class Settings:
     )
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     ssl: TlsSettings = field(default_factory=TlsSettings)
+    sasl: SaslSettings = field(default_factory=SaslSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -153,6 +155,10 @@ class Settings:
             for name in ("listener.security.protocol.map", "advertised.listeners"):
                 if name in self.configured:
                     raise ConfigurationError(f"{name}: has no effect without listeners")
+            for name in self.sasl.of_listeners:
+                raise ConfigurationError(
+                    f"listener.name.{name.lower()}.sasl.enabled.mechanisms: has no effect without listeners"
+                )
             return (Listener(PLAINTEXT, PLAINTEXT, self.host, self.port, self.advertised_host),)
         for name in ("host", "port", "advertised.host"):
             if name in self.configured:
@@ -164,18 +170,36 @@ class Settings:
                     f"listeners: {listener.name} has the protocol {listener.protocol}: set ssl.keystore.location,"
                     " or ssl.certificate.file and ssl.key.file"
                 )
+            if listener.is_sasl:
+                self._check_sasl(listener)
+        for name in self.sasl.of_listeners:
+            if name not in {listener.name for listener in listeners}:
+                raise ConfigurationError(
+                    f"listener.name.{name.lower()}.sasl.enabled.mechanisms: {name} is not in listeners"
+                )
         main = _main_of(listeners)
         object.__setattr__(self, "host", main.host)
         object.__setattr__(self, "port", main.port)
         return listeners
 
+    def _check_sasl(self, listener: Listener) -> None:
+        mechanisms = self.sasl.mechanisms_of(listener.name)
+        if not mechanisms:
+            raise ConfigurationError(
+                f"listeners: {listener.name} has the protocol {listener.protocol}: set sasl.enabled.mechanisms"
+            )
+        if PLAIN in mechanisms and self.sasl.plain_users_file is None:
+            raise ConfigurationError(
+                f"listeners: clients of {listener.name} may use the mechanism PLAIN: set sasl.plain.users.file"
+            )
+
     def authenticates(self, listener: Listener) -> bool:
         """Whether a client of the listener must prove who it is."""
-        return listener.is_tls and self.ssl.client_auth == CLIENT_AUTH_REQUIRED
+        return listener.is_sasl or (listener.is_tls and self.ssl.client_auth == CLIENT_AUTH_REQUIRED)
 
     @property
     def main_listener(self) -> Listener:
-        """The one for tools on this host and in the metadata image: the first without encryption, else the first."""
+        """The one for tools on this host and in the metadata image: the first that is PLAINTEXT, else the first."""
         return _main_of(self.listeners)
 
     @property
@@ -206,6 +230,7 @@ class Settings:
 Section = (
     ListenerSettings
     | TlsSettings
+    | SaslSettings
     | NetworkSettings
     | IoSettings
     | BrokerSettings
@@ -221,6 +246,7 @@ Section = (
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "listener": ListenerSettings,
     "ssl": TlsSettings,
+    "sasl": SaslSettings,
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,
@@ -245,7 +271,7 @@ def option_declarations() -> dict[str, tuple[str, str, Declaration]]:
 
 
 def _main_of(listeners: tuple[Listener, ...]) -> Listener:
-    return next((each for each in listeners if not each.is_tls), listeners[0])
+    return next((each for each in listeners if each.protocol == PLAINTEXT), listeners[0])
 
 
 def _names(log_dirs: str) -> list[str]:

@@ -10,7 +10,9 @@ from appliance.errors import ConfigurationError
 
 
 def loaded(**given: str) -> Settings:
-    return load_settings(overrides={name.replace("_", "."): text for name, text in given.items()})
+    return load_settings(
+        overrides={name if "." in name else name.replace("_", "."): text for name, text in given.items()}
+    )
 
 
 def test_without_listeners_there_is_one_in_plain_text_on_host_and_port() -> None:
@@ -55,6 +57,33 @@ def test_a_slot_shows_its_own_ports_of_every_listener() -> None:
     assert told["listener.security.protocol.map"] == "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
 
 
+def test_a_listener_may_have_its_own_mechanisms() -> None:
+    settings = loaded(
+        **{
+            "listeners": "IN://127.0.0.1:9092,OUT://127.0.0.1:9192,SASL_PLAINTEXT://127.0.0.1:9292",
+            "listener.security.protocol.map": "IN:SASL_PLAINTEXT,OUT:SASL_SSL",
+            "listener.name.in.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "sasl.plain.users.file": "/users",
+            "ssl.keystore.location": "/server.pem",
+        }
+    )
+    assert [settings.sasl.mechanisms_of(each.name) for each in settings.listeners] == [
+        ("PLAIN", "SCRAM-SHA-512"),
+        ("SCRAM-SHA-256",),
+        ("SCRAM-SHA-256",),
+    ]
+    assert [(each.is_sasl, each.is_tls) for each in settings.listeners] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
+    assert all(map(settings.authenticates, settings.listeners))
+    told = {each.name: each.value for each in describe_broker(settings, 0)}
+    assert told["listener.name.in.sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-512"
+    assert told["sasl.enabled.mechanisms"] == "SCRAM-SHA-256"
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -63,12 +92,31 @@ def test_a_slot_shows_its_own_ports_of_every_listener() -> None:
         ({"listeners": "PLAINTEXT://::1:9092"}, "must be NAME://host:port"),
         ({"listeners": "PLAINTEXT://127.0.0.1:70000"}, "must be NAME://host:port"),
         ({"listeners": "PLAINTEXT://a:9092,PLAINTEXT://b:9192"}, "two listeners with the name PLAINTEXT"),
-        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL_SSL is not yet served"),
-        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}, "SASL_PLAINTEXT is not yet served"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL_SSL has the protocol SASL_SSL: set ssl.keystore"),
         (
-            {"listeners": "X://a:1", "listener_security_protocol_map": "X:SASL_SSL"},
-            "SASL_SSL is not yet served",
+            {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092", "sasl_enabled_mechanisms": ""},
+            "set sasl.enabled.mechanisms",
         ),
+        (
+            {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092", "sasl_enabled_mechanisms": "SCRAM-SHA-1"},
+            "must be any of PLAIN, SCRAM-SHA-256",
+        ),
+        (
+            {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092", "sasl_enabled_mechanisms": "PLAIN"},
+            "set sasl.plain.users.file",
+        ),
+        (
+            {"listeners": "PLAINTEXT://a:1", "listener.name.other.sasl.enabled.mechanisms": "PLAIN"},
+            "OTHER is not in listeners",
+        ),
+        (
+            {
+                "listeners": "SASL_PLAINTEXT://a:1",
+                "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "GSSAPI",
+            },
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms = 'GSSAPI'",
+        ),
+        ({"listener.name.x.sasl.enabled.mechanisms": "PLAIN"}, "has no effect without listeners"),
         (
             {"listeners": "X://a:1", "listener_security_protocol_map": "X:TLS"},
             "must be one of PLAINTEXT, SSL",

@@ -16,8 +16,9 @@ from appliance.errors import ConfigurationError
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
-SECURITY_PROTOCOLS: Final = (PLAINTEXT, SSL)
-NOT_YET_SERVED: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+SECURITY_PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 
 PORT_MAX: Final = 65535
 LISTENERS_MAX: Final = 16
@@ -44,7 +45,12 @@ class Listener:
     @property
     def is_tls(self) -> bool:
         """Whether its connections are encrypted."""
-        return self.protocol == SSL
+        return self.protocol in {SSL, SASL_SSL}
+
+    @property
+    def is_sasl(self) -> bool:
+        """Whether its clients authenticate with SASL."""
+        return self.protocol in {SASL_PLAINTEXT, SASL_SSL}
 
     @property
     def tells_arrival_address(self) -> bool:
@@ -86,8 +92,8 @@ class ListenerSettings:
     security_protocol_map: tuple[str, ...] = option(
         (),
         "listener.security.protocol.map",
-        doc="The security protocol of each listener: `NAME:PROTOCOL`. The protocols are PLAINTEXT and SSL. A listener "
-        "that is named like a protocol has that protocol.",
+        doc="The security protocol of each listener: `NAME:PROTOCOL`. The protocols are PLAINTEXT, SSL, "
+        "SASL_PLAINTEXT and SASL_SSL. A listener that is named like a protocol has that protocol.",
     )
     advertised: tuple[str, ...] = option(
         (),
@@ -184,16 +190,14 @@ def _protocols(texts: tuple[str, ...]) -> dict[str, str]:
 def _protocol_of(name: str, protocols: dict[str, str]) -> str:
     if name in protocols:
         return protocols[name]
-    if name in SECURITY_PROTOCOLS or name in NOT_YET_SERVED:
-        return _known(name, "listeners", name)
+    if name in SECURITY_PROTOCOLS:
+        return name
     raise ConfigurationError(
         f"listener.security.protocol.map: no security protocol for listener {name}: add {name}:PLAINTEXT or {name}:SSL"
     )
 
 
 def _known(protocol: str, option_name: str, listener: str) -> str:
-    if protocol in NOT_YET_SERVED:
-        raise ConfigurationError(f"{option_name}: listener {listener}: {protocol} is not yet served")
     if protocol not in SECURITY_PROTOCOLS:
         raise ConfigurationError(
             f"{option_name}: listener {listener}: {protocol[:100]!r}: must be one of {', '.join(SECURITY_PROTOCOLS)}"

@@ -1,0 +1,1 @@
+"""SASL: how a client proves who it is (see the README)."""

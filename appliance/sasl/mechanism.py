@@ -1,0 +1,53 @@
+"""What a SASL mechanism is: one object for each authentication, tokens in, tokens out.
+
+    exchange = makers["SCRAM-SHA-256"]()        registry.makers_of
+    reply = exchange.evaluate(token)            until `is_complete`, or AuthenticationFailed
+
+An exchange never waits and does no I/O on a network. If it needs an answer that is not there yet, such as keys that
+are being fetched, it raises AuthenticationFailed, and the client tries again.
+
+The same part in Java: `javax.security.sasl.SaslServer`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from appliance.errors import ClientFault
+
+
+class AuthenticationFailed(ClientFault):
+    """The client has not proved who it is.
+
+    Args:
+        message: for the client, in the answer with SASL_AUTHENTICATION_FAILED. It must not say whether a user exists,
+            and must hold nothing secret. None stands for the usual sentence, which names the mechanism only.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or "")
+        self.message = message
+
+
+class Exchange(ABC):
+    """One authentication of one client.
+
+    Attributes:
+        is_complete: whether the client has proved who it is, and no further token is expected.
+        principal: `User:alice`; valid when complete.
+        expires_at_ms: when the client's credential ends, in milliseconds since 1970; None if it does not end. Valid
+            when complete.
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self.principal = ""
+        self.expires_at_ms: int | None = None
+
+    @abstractmethod
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the client's token; return the server's next one, which may be empty.
+
+        Raises:
+            AuthenticationFailed: the authentication is over. The object must not be used again.
+        """

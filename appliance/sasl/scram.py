@@ -1,0 +1,185 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512: the server's side (RFC 5802, RFC 7677).
+
+    client first   n,,n=alice,r=CNONCE
+    server first   r=CNONCE+SNONCE,s=SALT,i=4096
+    client final   c=biws,r=CNONCE+SNONCE,p=PROOF
+    server final   v=SIGNATURE
+
+Both sides prove that they know the password, and neither sends it. The server's work is two HMACs and a hash.
+
+A user who does not exist gets a salt, too: always the same one for the same name, derived from a secret, so that the
+answer does not show who exists. The authentication fails with the last message, as with a wrong password. (Apache Kafka
+fails at the first message there.)
+
+Differences from Kafka: a name may hold any UTF-8, not only ASCII. Delegation tokens (`tokenauth=true`) are not
+supported, and fail like a user who does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from appliance.cluster import ScramCredential
+from appliance.sasl.mechanism import AuthenticationFailed, Exchange
+from appliance.sasl.scram_credential import DIGESTS, ITERATIONS_MIN, SALT_BYTES, digest_bytes
+
+Find = Callable[[str], ScramCredential]
+"""Takes the name of a user; returns the credential, an invented one for a user who does not exist."""
+
+FIELD_CHARACTERS_MAX: Final = 4096
+"""The server repeats the client's nonce. A longer one, or a longer name, is no client's."""
+_NONCE_BYTES: Final = 18
+_OTHER_ID: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+
+
+class ScramExchange(Exchange):
+    """One authentication.
+
+    Args:
+        mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+        find: the credentials of this mechanism.
+    """
+
+    def __init__(self, mechanism: str, find: Find) -> None:
+        super().__init__()
+        self._digest = DIGESTS[mechanism]
+        self._find = find
+        self._credential: ScramCredential | None = None
+        self._first_messages = ""
+        self._nonce = ""
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take client first or client final; return server first or server final."""
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            raise AuthenticationFailed from None
+        credential = self._credential
+        reply = self._first(text) if credential is None else self._final(text, credential)
+        return reply.encode()
+
+    def _first(self, text: str) -> str:
+        flag, authorization_id, bare = _split(text, 3)
+        # "y": the client could bind to a channel, and thinks that the server cannot, which is right.
+        if flag not in {"n", "y"}:
+            raise AuthenticationFailed
+        fields = bare.split(",")
+        if len(fields) < 2 or any("=" not in field for field in fields):
+            raise AuthenticationFailed
+        name = _name(_value(fields[0], "n"))
+        nonce = _value(fields[1], "r")
+        if not nonce.isascii() or not nonce.isprintable() or " " in nonce:
+            raise AuthenticationFailed
+        if authorization_id and _name(_value(authorization_id, "a")) != name:
+            raise AuthenticationFailed(_OTHER_ID)
+        is_token = "tokenauth=true" in fields[2:]
+        credential = self._credential = self._find("" if is_token else name)
+        self.principal = f"User:{name}"
+        self._nonce = nonce + secrets.token_urlsafe(_NONCE_BYTES)
+        salt = base64.b64encode(credential.salt).decode()
+        reply = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._first_messages = f"{bare},{reply}"
+        return reply
+
+    def _final(self, text: str, credential: ScramCredential) -> str:
+        without_proof, comma, proof_field = text.rpartition(",")
+        _, nonce_field, *_ = _split(without_proof, 2)
+        nonce = _value(nonce_field.split(",")[0], "r")
+        if (
+            not comma
+            or not text.startswith("c=")
+            or not hmac.compare_digest(nonce.encode(), self._nonce.encode())
+        ):
+            raise AuthenticationFailed
+        try:
+            proof = base64.b64decode(_value(proof_field, "p"), validate=True)
+        except ValueError:
+            raise AuthenticationFailed from None
+        message = f"{self._first_messages},{without_proof}".encode()
+        signature = hmac.digest(credential.stored_key, message, self._digest)
+        if len(proof) != len(signature):
+            raise AuthenticationFailed
+        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._digest, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise AuthenticationFailed
+        self.is_complete = True
+        verifier = hmac.digest(credential.server_key, message, self._digest)
+        return f"v={base64.b64encode(verifier).decode()}"
+
+
+class ScramUsers:
+    """The credentials of every user, and what takes the place of those that do not exist.
+
+    Args:
+        secret: from which invented salts are derived; the same in every process and after every start.
+        credentials: returns those of now; the same object until one changes.
+    """
+
+    def __init__(self, secret: bytes, credentials: Callable[[], tuple[ScramCredential, ...]]) -> None:
+        self._secret = secret
+        self._source = credentials
+        self._seen: tuple[ScramCredential, ...] = ()
+        self._found: dict[tuple[str, str], ScramCredential] = {}
+        self._usual = dict.fromkeys(DIGESTS, (ITERATIONS_MIN, SALT_BYTES))
+
+    def find(self, mechanism: str) -> Find:
+        """Return what finds the credentials of a mechanism."""
+        return lambda user: self._find(mechanism, user)
+
+    def _find(self, mechanism: str, user: str) -> ScramCredential:
+        credentials = self._source()
+        if credentials is not self._seen:
+            self._seen = credentials
+            self._found = {(each.mechanism, each.user): each for each in credentials}
+            for each in DIGESTS:
+                self._usual[each] = _usual(one for one in credentials if one.mechanism == each)
+        invented = self._invented(mechanism, user)
+        return self._found.get((mechanism, user), invented)
+
+    def _invented(self, mechanism: str, user: str) -> ScramCredential:
+        """A credential that no password fits, with the look of most real ones."""
+        iterations, salt_bytes = self._usual[mechanism]
+        length = digest_bytes(mechanism)
+        name = f"{mechanism}\0{user}".encode()
+        salt = b"".join(
+            hmac.digest(self._secret, number.to_bytes(1, "big") + name, "sha512")
+            for number in range(salt_bytes // 64 + 1)
+        )[:salt_bytes]
+        keys = hmac.digest(self._secret, b"keys" + name, "sha512")
+        return ScramCredential(user, mechanism, salt, keys[:length], keys[:length], iterations)
+
+
+def _usual(credentials: Iterable[ScramCredential]) -> tuple[int, int]:
+    """Return iterations and length of the salt that most of these have."""
+    counts = Counter((each.iterations, len(each.salt)) for each in credentials)
+    return min(counts, key=lambda look: (-counts[look], look)) if counts else (ITERATIONS_MIN, SALT_BYTES)
+
+
+def _split(text: str, parts: int) -> list[str]:
+    found = text.split(",", parts - 1)
+    if len(found) < parts:
+        raise AuthenticationFailed
+    return found
+
+
+def _value(field: str, name: str) -> str:
+    found, equals, value = field.partition("=")
+    if found != name or not equals or not value or len(value) > FIELD_CHARACTERS_MAX:
+        raise AuthenticationFailed
+    return value
+
+
+def _name(text: str) -> str:
+    """Return the name that a client wrote with `=2C` for a comma and `=3D` for an equals sign."""
+    if "=" in text.replace("=2C", "").replace("=3D", "") or "\0" in text:
+        raise AuthenticationFailed
+    return text.replace("=2C", ",").replace("=3D", "=")
