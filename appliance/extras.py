@@ -14,6 +14,8 @@ EXTRA_OF: Final = {
     "confluent_kafka": "cli",
     "rich": "cli",
     "kazoo": "zookeeper",
+    "jwt": "oauth",
+    "cryptography": "oauth",
     "pyarrow": "spark",
     "pyspark": "spark",
     "numba": "spark",

@@ -36,6 +36,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "held_answers",
         "expired_answers",
     ),
+    "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
     "netproc": ("watched_partitions", "fetches_answered_early"),
     "ioproc": (
         "failed_log_dirs_bits",

@@ -25,6 +25,7 @@ class RoleKind(StrEnum):
     ACCEPTOR = "acceptor"
     COORDINATOR = "coordinator"
     CLEANER = "cleaner"
+    KEYS = "keys"
 
 
 class Role:
@@ -86,6 +87,7 @@ PURGATORY = Role(RoleKind.PURGATORY)
 COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
+KEYS = Role(RoleKind.KEYS)
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -122,6 +124,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles += [ACCEPTOR]
     roles += [Role(RoleKind.COORDINATOR, index) for index in range(settings.broker.coordinator_processes)]
     roles += [CLEANER]
+    if settings.validates_tokens:
+        roles += [KEYS]
     return tuple(roles)
 
 

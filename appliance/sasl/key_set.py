@@ -149,7 +149,7 @@ def _key(members: object) -> VerificationKey:
     if not all(isinstance(value, str) and len(value) <= _MEMBER_LENGTH_MAX for value in needed.values()):
         raise _Unusable(f"it needs {', '.join(needed)} as texts of at most {_MEMBER_LENGTH_MAX} characters")
     algorithms = _algorithms(kind, needed.get("crv"), members.get("alg"))
-    kept = {"kty": kind, **needed}
+    kept: dict[str, Any] = {"kty": kind, **needed}
     if key_id is not None:
         kept["kid"] = key_id
     if "alg" in members:

@@ -23,7 +23,6 @@ from typing import Final
 from appliance.sasl.mechanism import AuthenticationFailed, Exchange
 from appliance.sasl.token_validator import TokenRejected, TokenValidator
 
-NAME: Final = "OAUTHBEARER"
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'
 
 _SEPARATOR: Final = b"\x01"

@@ -15,6 +15,7 @@ from appliance.channels.roles import Role, RoleKind, ring_routes
 from appliance.channels.supervision import Heartbeat, socket_pair
 from appliance.control.cleaner.agent import CleanerAgent
 from appliance.control.coordinator.agent import CoordinatorAgent
+from appliance.control.keys.agent import KeyAgent
 from appliance.control.purgatory.agent import PurgatoryAgent
 from appliance.control.supervisor.entry_points import ENTRY_POINTS
 from appliance.ipc.process_table import ProcessState
@@ -40,6 +41,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.PURGATORY: PurgatoryAgent,
     RoleKind.COORDINATOR: CoordinatorAgent,
     RoleKind.CLEANER: CleanerAgent,
+    RoleKind.KEYS: KeyAgent,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from jwt.algorithms import RSAAlgorithm
 
 from appliance.sasl.key_set import (
@@ -63,7 +64,8 @@ def test_the_usable_keys_are_written_as_they_were_read() -> None:
 
 
 def _private() -> dict[str, Any]:
-    return dict(RSAAlgorithm.to_jwk(KEY.private, as_dict=True), kid="two")  # type: ignore[arg-type]
+    assert isinstance(KEY.private, RSAPrivateKey)
+    return dict(RSAAlgorithm.to_jwk(KEY.private, as_dict=True), kid="two")
 
 
 def _without_operations() -> dict[str, Any]:

@@ -63,7 +63,7 @@ class SigningKey:
         named = good_claims(**changed) if claims is None else dict(claims)
         headers = {name: value for name, value in said.items() if value is not None}
         # Not jwt.encode, which refuses to sign claims that make no sense.
-        return jwt.PyJWS().encode(json.dumps(named).encode(), self.private, algorithm, headers)  # type: ignore[arg-type]
+        return jwt.PyJWS().encode(json.dumps(named).encode(), self.private, algorithm, headers)
 
     def sign(self, header: bytes, claims: bytes) -> str:
         """Sign these bytes with RS256, whatever they are."""

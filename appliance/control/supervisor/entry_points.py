@@ -33,6 +33,7 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
     RoleKind.ACCEPTOR: "appliance.netproc.acceptor_main:run",
     RoleKind.COORDINATOR: "appliance.control.coordinator.main:run",
     RoleKind.CLEANER: "appliance.control.cleaner.main:run",
+    RoleKind.KEYS: "appliance.control.keys.main:run",
 }
 
 
