@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.access.acl_filter import AclFilter
-from appliance.cluster import AclBinding
+from appliance.cluster import AclBinding, ScramCredential
 
 
 class NewTopic(msgspec.Struct, frozen=True):
@@ -130,6 +130,27 @@ class AclOutcomes(msgspec.Struct, tag=True, frozen=True):
 
     created: tuple[AclOutcome, ...] = ()
     deleted: tuple[AclOutcome, ...] = ()
+
+
+class AlterScram(msgspec.Struct, tag=True, frozen=True):
+    """SCRAM credentials to delete, as (user, mechanism), and to make. A user is named once."""
+
+    deleted: tuple[tuple[str, str], ...] = ()
+    made: tuple[ScramCredential, ...] = ()
+
+
+class ScramOutcome(msgspec.Struct, frozen=True):
+    """What became of a user's credential. `error` is a Kafka error code, 0 = done."""
+
+    user: str
+    error: int = 0
+    message: str | None = None
+
+
+class ScramOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to AlterScram, one for each user. Sent when the metadata image has the change: it counts from here on."""
+
+    outcomes: tuple[ScramOutcome, ...]
 
 
 class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
@@ -372,6 +393,8 @@ Body = (
     | ConfigOutcomes
     | AlterAcls
     | AclOutcomes
+    | AlterScram
+    | ScramOutcomes
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from appliance.channels.roles import KEYS
+from appliance.channels.wiring import Wiring
 from appliance.errors import HostFault
 from appliance.ipc.shared_memory import MODE
 from appliance.sasl.key_set import DOCUMENT_BYTES_MAX, InvalidKeySet, KeySet, read_key_set
@@ -43,6 +45,12 @@ def publish(directory: Path, keys: KeySet) -> None:
         os.rename(unfinished, directory / _NAME)
     except OSError as error:
         raise HostFault(f"{unfinished}: {error.strerror}") from error
+
+
+def published_keys(wiring: Wiring) -> PublishedKeys | None:
+    """Return what a network process reads; None if there is no key process."""
+    bell = wiring.doorbells.get(KEYS)
+    return None if bell is None else PublishedKeys(wiring.runtime_dir, bell)
 
 
 class PublishedKeys:

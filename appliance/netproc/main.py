@@ -26,6 +26,8 @@ def _wire(process: AgentProcess) -> NetworkAgent:
     agent = NetworkAgent(process, process.controller_link(), fan_out=fan_out)
     if any(listener.is_tls for listener in process.settings.listeners):
         agent.add_handshakes()
+    if any(listener.is_sasl for listener in process.settings.listeners):
+        agent.add_authentications()
     if process.settings.zeromq.listeners:
         # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
         from appliance.gateway.gateway import Gateway

@@ -58,8 +58,11 @@ from appliance.requests.worker_lines import WorkerClient
 
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
+    from appliance.netproc.authentications import Authentications
     from appliance.netproc.tls_handshakes import Handshakes
     from appliance.netproc.tls_stream import TlsStream
+    from appliance.requests.authentication import Authenticated
+    from appliance.requests.authenticators import Authenticators
 
 _log: Final = logging.getLogger(__name__)
 
@@ -185,6 +188,8 @@ class NetworkAgent:
         self._second: Transport | None = None  # clients that do not come by TCP
         self._lanes: Lanes | None = None  # in `_second`, too
         self._handshakes: Handshakes | None = None  # where a listener has TLS
+        self._authentications: Authentications | None = None  # where a listener has SASL
+        self._authenticators: Authenticators | None = None
         self._cycle.add_inbox(fan_out)
         self._cycle.add_inbox(self._long)
         self._cycle.add_inbox(self)
@@ -219,16 +224,33 @@ class NetworkAgent:
 
     def add_handshakes(self) -> None:
         """Serve the listeners that have TLS. Call it before `run`."""
-        from appliance.netproc.tls_handshakes import Handshakes
-        from appliance.tls.certificates import Certificates
+        from appliance.netproc.tls_handshakes import Handshakes, certificates_by_listener
 
-        tls = self._settings.ssl
         self._handshakes = Handshakes(
-            tls,
-            Certificates(tls, self._clock, self._process.warn),
+            self._settings.ssl,
+            certificates_by_listener(self._settings, self._clock, self._process.warn),
             cycle=self._cycle,
             clock=self._clock,
             done=self._add_encrypted,
+            failed=self._handshake_failed,
+        )
+
+    def add_authentications(self) -> None:
+        """Serve the listeners that have SASL. Call it before `run`."""
+        from appliance.channels.key_channel import published_keys
+        from appliance.netproc.authentications import Authentications
+        from appliance.requests.authenticators import Authenticators
+
+        process = self._process
+        self._authenticators = Authenticators(
+            self._settings, self._routes, self._clock, process.warn, keys=published_keys(process.wiring)
+        )
+        self._authentications = Authentications(
+            self._settings.sasl,
+            self._authenticators,
+            cycle=self._cycle,
+            clock=self._clock,
+            done=self._add_authenticated,
             failed=self._handshake_failed,
         )
 
@@ -337,6 +359,8 @@ class NetworkAgent:
             self._long.run()
         if self._handshakes is not None and not self._handshakes.is_empty():
             self._handshakes.turn()
+        if self._authentications is not None and not self._authentications.is_empty():
+            self._authentications.turn()
         if self._second is not None:
             self._second.turn(may_read=not self._lines.congested)
         # Behind all who may have asked the coordinator: it is woken for that before we sleep.
@@ -360,7 +384,7 @@ class NetworkAgent:
             self._controller.wants_look = True
         elif descriptor == self._fan_out.fileno():
             self._accept()
-        elif self._handshakes is not None and self._handshakes.on_ready(descriptor):
+        elif (self._handshakes is not None and self._handshakes.on_ready(descriptor)) or (self._authentications is not None and self._authentications.on_ready(descriptor)):
             pass
         elif self._second is not None:
             self._second.on_ready(descriptor)
@@ -377,19 +401,28 @@ class NetworkAgent:
             if assignment.listener == LANE:
                 self._add_lane(assignment, sock)
                 continue
-            if self._listeners[assignment.listener].is_tls:
+            listener = self._listeners[assignment.listener]
+            if listener.is_tls:
                 assert self._handshakes is not None
                 self._handshakes.begin(assignment, sock)
-                continue
-            local_host = sock.getsockname()[0]
-            connection = self._connection(assignment, sock, local_host, now_ns)
-            connection.is_local = local_host == assignment.peer_host
-            if connection.is_local:
-                unpace(sock)
-            self._connections.add(connection)
-            connection.mask = _IN
-            self._epoll.register(connection.fd, _IN)
+            elif listener.is_sasl:
+                assert self._authentications is not None
+                self._authentications.begin(assignment, sock)
+            else:
+                self._add_plain(assignment, sock, now_ns)
         self._count_connections(now_ns)
+
+    def _add_plain(self, assignment: Assignment, sock: SocketType, now_ns: int) -> Connection:
+        """Take a connection that is not encrypted."""
+        local_host = sock.getsockname()[0]
+        connection = self._connection(assignment, sock, local_host, now_ns)
+        connection.is_local = local_host == assignment.peer_host
+        if connection.is_local:
+            unpace(sock)
+        self._connections.add(connection)
+        connection.mask = _IN
+        self._epoll.register(connection.fd, _IN)
+        return connection
 
     def _connection(
         self,
@@ -419,15 +452,40 @@ class NetworkAgent:
 
     def _add_encrypted(self, assignment: Assignment, stream: TlsStream, principal: str) -> None:
         """Take a connection whose TLS handshake is done."""
+        if self._listeners[assignment.listener].is_sasl:
+            assert self._authentications is not None
+            self._authentications.begin(assignment, cast(SocketType, stream), stream)
+            return
         now_ns = self._clock.monotonic_ns()
+        self._add_stream(assignment, stream, now_ns).principal = sys.intern(principal)
+        self._count_connections(now_ns)
+
+    def _add_stream(self, assignment: Assignment, stream: TlsStream, now_ns: int) -> Connection:
+        """Take a connection that is encrypted."""
         connection = self._connection(
             assignment, cast(SocketType, stream), stream.local_host(), now_ns, stream
         )
-        connection.principal = sys.intern(principal)
         self._connections.add(connection)
         # The first request may have come with the end of the handshake: the first event is room to send.
         connection.mask = _IN_TLS | _OUT
         self._epoll.register(connection.fd, connection.mask)
+        return connection
+
+    def _add_authenticated(
+        self, assignment: Assignment, sock: SocketType, stream: TlsStream | None, client: Authenticated
+    ) -> None:
+        """Take a connection whose client has proved who it is."""
+        from appliance.requests.reauthentications import lifetime_of
+
+        assert self._authenticators is not None
+        now_ns = self._clock.monotonic_ns()
+        if stream is None:
+            connection = self._add_plain(assignment, sock, now_ns)
+        else:
+            connection = self._add_stream(assignment, stream, now_ns)
+        connection.principal = sys.intern(client.principal)
+        connection.name_software(client.software_name, client.software_version)
+        connection.lifetime = lifetime_of(self._authenticators.makers(assignment.listener), client)
         self._count_connections(now_ns)
 
     def _handshake_failed(self, assignment: Assignment, why: str | None) -> None:
@@ -719,6 +777,8 @@ class NetworkAgent:
             self._close(connection)
         if self._handshakes is not None:
             self._handshakes.close()
+        if self._authentications is not None:
+            self._authentications.close()
         self._send_answered()  # before the look at who has nothing under way
         self._drain()
 

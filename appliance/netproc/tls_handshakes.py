@@ -19,8 +19,9 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from socket import SocketType
 from typing import Final
 
@@ -28,8 +29,9 @@ import msgspec
 
 from appliance.channels.connection_channel import Assignment
 from appliance.clock import NS_PER_MS, Clock
+from appliance.config import Settings
 from appliance.config.principal_rules import parse_rules, principal_name
-from appliance.config.sections.tls import TlsSettings
+from appliance.config.sections.tls import CLIENT_AUTH_NONE, TlsSettings
 from appliance.errors import ClientFault
 from appliance.ipc.agent import NEVER_NS, DutyCycle
 from appliance.netproc.tls_stream import TlsStream
@@ -57,7 +59,7 @@ class Handshakes:
 
     Args:
         settings: times and bounds, and how names become principals.
-        certificates: the context for each that begins.
+        certificates: by the name of a listener, the context for each that begins.
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose handshake is done, and its principal.
         failed: hears of one that was closed, and why; without a reason its client has left.
@@ -81,7 +83,7 @@ class Handshakes:
     def __init__(
         self,
         settings: TlsSettings,
-        certificates: Certificates,
+        certificates: Mapping[str, Certificates],
         *,
         cycle: DutyCycle,
         clock: Clock,
@@ -186,7 +188,7 @@ class Handshakes:
         if first != _HANDSHAKE_RECORD:
             self._fail(waiting, "plain text on a port with TLS")
             return None
-        context = self._certificates.context()
+        context = self._certificates[waiting.assignment.listener].context()
         if context is None:
             self._fail(waiting, "there is no certificate that can be used")
             return None
@@ -254,6 +256,19 @@ class Handshakes:
             self._fail(
                 waiting, f"its TLS handshake took longer than {self._settings.handshake_timeout_ms} ms"
             )
+
+
+def certificates_by_listener(
+    settings: Settings, clock: Clock, complain: Callable[[str], None]
+) -> dict[str, Certificates]:
+    """Return the contexts of each listener that has TLS. A client of SASL_SSL shows no certificate, as in Kafka."""
+    of_both = {
+        is_sasl: Certificates(
+            replace(settings.ssl, client_auth=CLIENT_AUTH_NONE) if is_sasl else settings.ssl, clock, complain
+        )
+        for is_sasl in {each.is_sasl for each in settings.listeners if each.is_tls}
+    }
+    return {each.name: of_both[each.is_sasl] for each in settings.listeners if each.is_tls}
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -30,6 +30,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.group_requests import has_transactional_id
 from appliance.requests.local_handlers.alter_configs import alter_configs
 from appliance.requests.local_handlers.alter_partition_reassignments import alter_partition_reassignments
+from appliance.requests.local_handlers.alter_user_scram_credentials import alter_user_scram_credentials
 from appliance.requests.local_handlers.api_versions import api_versions
 from appliance.requests.local_handlers.create_acls import create_acls
 from appliance.requests.local_handlers.create_partitions import create_partitions
@@ -41,6 +42,7 @@ from appliance.requests.local_handlers.describe_cluster import describe_cluster
 from appliance.requests.local_handlers.describe_configs import describe_configs
 from appliance.requests.local_handlers.describe_quorum import describe_quorum
 from appliance.requests.local_handlers.describe_topic_partitions import describe_topic_partitions
+from appliance.requests.local_handlers.describe_user_scram_credentials import describe_user_scram_credentials
 from appliance.requests.local_handlers.elect_leaders import elect_leaders
 from appliance.requests.local_handlers.find_coordinator import find_coordinator
 from appliance.requests.local_handlers.incremental_alter_configs import incremental_alter_configs
@@ -48,6 +50,8 @@ from appliance.requests.local_handlers.init_producer_id import init_producer_id
 from appliance.requests.local_handlers.list_config_resources import list_config_resources
 from appliance.requests.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.requests.local_handlers.metadata import metadata
+from appliance.requests.local_handlers.sasl_authenticate import sasl_authenticate
+from appliance.requests.local_handlers.sasl_handshake import sasl_handshake
 from appliance.requests.local_handlers.update_features import update_features
 from appliance.requests.local_requests import LocalHandler
 from appliance.requests.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
@@ -153,6 +157,7 @@ API_TABLE: Final[tuple[Api, ...]] = (
     Api(ApiKey.SYNC_GROUP, _COORDINATOR, None, _READ_GROUP),
     Api(ApiKey.DESCRIBE_GROUPS, _COORDINATOR, None, _DESCRIBE_GROUP),
     Api(ApiKey.LIST_GROUPS, _COORDINATOR, None, _DESCRIBE_CLUSTER),
+    Api(ApiKey.SASL_HANDSHAKE, _LOCAL, sasl_handshake, None),
     Api(ApiKey.API_VERSIONS, _LOCAL, api_versions, None),
     Api(
         ApiKey.CREATE_TOPICS,
@@ -186,6 +191,7 @@ API_TABLE: Final[tuple[Api, ...]] = (
     Api(ApiKey.ALTER_CONFIGS, _CONTROLLER, alter_configs, _ALTER_CONFIGS),
     Api(ApiKey.ALTER_REPLICA_LOG_DIRS, _PARTITION, AlterReplicaLogDirsHandler, _ALTER_CLUSTER),
     Api(ApiKey.DESCRIBE_LOG_DIRS, _PARTITION, DescribeLogDirsHandler, _DESCRIBE_CLUSTER),
+    Api(ApiKey.SASL_AUTHENTICATE, _LOCAL, sasl_authenticate, None),
     Api(
         ApiKey.CREATE_PARTITIONS,
         _CONTROLLER,
@@ -208,6 +214,18 @@ API_TABLE: Final[tuple[Api, ...]] = (
         _DESCRIBE_CLUSTER,
     ),
     Api(ApiKey.OFFSET_DELETE, _COORDINATOR, None, _DELETE_GROUP),
+    Api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        _LOCAL,
+        describe_user_scram_credentials,
+        _DESCRIBE_CLUSTER,
+    ),
+    Api(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        _CONTROLLER,
+        alter_user_scram_credentials,
+        _ALTER_CLUSTER,
+    ),
     Api(ApiKey.DESCRIBE_QUORUM, _LOCAL, describe_quorum, _DESCRIBE_CLUSTER),
     Api(ApiKey.UPDATE_FEATURES, _LOCAL, update_features, _ALTER_CLUSTER),
     Api(ApiKey.DESCRIBE_CLUSTER, _LOCAL, describe_cluster, _DESCRIBE_CLUSTER),

@@ -41,6 +41,7 @@ from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.reauthentications import Reauthentications
 from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
@@ -98,6 +99,16 @@ class Apis:
             guarding = Guarding(rights, routes, long=long, timers=timers, finish=finish_owed)
             coordinator.answer_through(guarding.amending)
         self._rights = rights
+        self._reauthentications = Reauthentications(
+            frame_bytes_max=settings.sasl.max_receive_size,
+            max_reauth_ms=settings.sasl.max_reauth_ms,
+            failed_delay_ms=settings.sasl.failed_delay_ms,
+            pool=pool,
+            timers=timers,
+            clock=clock,
+            finish=finish,
+            refuse=refuse,
+        )
         questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
             routes,
@@ -233,6 +244,8 @@ class Apis:
         Raises:
             MalformedFrame: it does not parse.
         """
+        if session.lifetime is not None and self._reauthentications.takes(session, block, start, end):
+            return
         view = block.view
         if self._rights is not None:
             self._rights.refresh()

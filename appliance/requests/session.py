@@ -28,6 +28,7 @@ from appliance.protocol.produce import ProduceMemo
 from appliance.requests.answer import Piece
 from appliance.requests.log_handlers.refused_batches import RefusedBatches
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
+from appliance.requests.session_lifetime import SessionLifetime
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a session that has not authenticated (Kafka's `KafkaPrincipal.ANONYMOUS`)."""
@@ -90,6 +91,7 @@ class Session:
         "connection_id",
         "hung_up",
         "last_active_ns",
+        "lifetime",
         "listener",
         "memo_rights_version",
         "number",
@@ -134,6 +136,7 @@ class Session:
         self.software_version = ""
         self.principal = ANONYMOUS
         self.rights_version = 0
+        self.lifetime: SessionLifetime | None = None  # where the client must authenticate again in time
         self.produce_memo: ProduceMemo | None = None  # made with the first produce request
         self.memo_rights_version = 0  # the rights version of the request in `produce_memo`
         self.refused_batches: RefusedBatches | None = None  # nearly always

@@ -49,10 +49,10 @@ class OAuthBearerExchange(Exchange):
 
         Raises:
             AuthenticationFailed: see the table at the top.
-            KeysMissing: no keys have been fetched yet; the client may try again.
+            CannotDecide: no keys have been fetched yet.
         """
         if self._rejected is not None:
-            raise AuthenticationFailed(INVALID_TOKEN)
+            raise AuthenticationFailed(INVALID_TOKEN, why=f"its access token is refused: {self._rejected}")
         wanted_principal, access_token = _first_message(token)
         try:
             good = self._validator.validate(access_token)

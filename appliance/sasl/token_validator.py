@@ -31,10 +31,13 @@ from appliance.config.declaration import INT64_MAX
 from appliance.config.sections.oauthbearer import OAuthBearerSettings
 from appliance.errors import ClientFault
 from appliance.sasl.key_set import ALGORITHMS, KEY_ID_LENGTH_MAX, KeySet
+from appliance.sasl.mechanism import CannotDecide
 from appliance.sasl.strict_json import InvalidJson, read_object
 
 TOKEN_LENGTH_MAX: Final = 65_536
 SUBJECT_LENGTH_MAX: Final = 1000
+LIFETIME_S_MAX: Final = 100 * 365 * 86_400
+"""A token may end later; the session of its client does not. Clients in Java count in nanoseconds of 63 bits."""
 KEYS_TRIED_MAX: Final = 4
 """Signatures that one token may cost. More keys than one fit where the token names no key id."""
 
@@ -58,13 +61,13 @@ class TokenRejected(ClientFault):
     """A token that does not count. The text is for the log: it says more than its sender may know."""
 
 
-class KeysMissing(ClientFault):
+class KeysMissing(CannotDecide):
     """No keys have been fetched yet, so whether a token is good is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoodToken:
-    """What a token says. `expires_at_ms`: milliseconds since 1970, at most 2^63 - 1."""
+    """What a token says. `expires_at_ms`: milliseconds since 1970, at most LIFETIME_S_MAX from now."""
 
     subject: str
     expires_at_ms: int
@@ -136,7 +139,8 @@ class TokenValidator:
             if not isinstance(claims.get(name, ""), str):
                 raise TokenRejected(f"its claim {name!r} is no text")
         _check_scopes(settings.scope_claim_name, claims.get(settings.scope_claim_name))
-        return GoodToken(_subject(settings.sub_claim_name, claims), expires_s * 1000)
+        ends_s = min(expires_s, self._clock.now_ms() // 1000 + LIFETIME_S_MAX)
+        return GoodToken(_subject(settings.sub_claim_name, claims), ends_s * 1000)
 
     def _check_times(self, claims: Mapping[str, Any]) -> int:
         expires_s, issued_s, begins_s = (_moment_s(claims, name) for name in ("exp", "iat", "nbf"))

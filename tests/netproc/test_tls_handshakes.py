@@ -39,7 +39,7 @@ class Stage:
         self.failed: list[tuple[int, str | None]] = []
         self.handshakes = Handshakes(
             settings,
-            Certificates(settings, clock, self.lines.append),
+            {"SSL": Certificates(settings, clock, self.lines.append)},
             cycle=self.cycle,
             clock=clock,
             done=lambda *one: self.done.append(one),

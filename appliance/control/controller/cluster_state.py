@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from appliance.cluster import AclBinding, PartitionImage, TopicImage
+from appliance.cluster import AclBinding, PartitionImage, ScramCredential, TopicImage
 from appliance.control.controller.acl_store import Resource
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.topic_commands import Existing, metric_name
+from appliance.control.controller.user_store import ScramKey
 
 NO_ROW = -1
 
@@ -48,7 +49,8 @@ class ClusterState:
 
     `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
-    `shown_acls`: all rules, as the next image has them.
+    `shown_acls`: all rules, as the next image has them. `user_configs`: user → what was set there; `scram`: the
+    credentials among that, `shown_scram`: all of them, as the next image has them.
     """
 
     __slots__ = (
@@ -61,8 +63,11 @@ class ClusterState:
         "live",
         "names_by_metric",
         "rows",
+        "scram",
         "shown_acls",
+        "shown_scram",
         "topics",
+        "user_configs",
         "visible",
     )
 
@@ -78,6 +83,9 @@ class ClusterState:
         self.acls: dict[Resource, frozenset[AclBinding]] = {}
         self.acl_folders: set[tuple[int, int]] = set()
         self.shown_acls: tuple[AclBinding, ...] = ()
+        self.user_configs: dict[str, dict[str, str]] = {}
+        self.scram: dict[ScramKey, ScramCredential] = {}
+        self.shown_scram: tuple[ScramCredential, ...] = ()
         self.dirty = True
 
     def existing(self) -> Existing:

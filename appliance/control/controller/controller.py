@@ -28,6 +28,7 @@ from appliance.channels.control_channel import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
+    AlterScram,
     Assigned,
     Body,
     ConfigOutcomes,
@@ -58,7 +59,7 @@ from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order
 from appliance.control.controller.copy_moves import CopyMoves
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
-from appliance.control.controller.outcomes import blamed, blamed_acls, blamed_configs
+from appliance.control.controller.outcomes import blamed, blamed_configs, blamed_of_image
 from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
@@ -203,7 +204,14 @@ class Controller:
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in self._without_reports(messages):
             match envelope.body:
-                case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs() | AlterAcls():
+                case (
+                    CreateTopics()
+                    | CreatePartitions()
+                    | DeleteTopics()
+                    | AlterConfigs()
+                    | AlterAcls()
+                    | AlterScram()
+                ):
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
@@ -230,7 +238,7 @@ class Controller:
                         type(other).__name__,
                         sender.decode(errors="replace"),
                     )
-        if turn.asks or turn.config_asks or turn.acl_asks:
+        if turn.asks or turn.config_asks or turn.image_asks:
             self._carry_out(turn)
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
@@ -345,8 +353,8 @@ class Controller:
             for asked in wave.config_asks:
                 told = tuple(map(wave.told_of_configs, asked.outcomes))
                 self._answer(asked.sender, asked.number, ConfigOutcomes(told))
-            for acl_ask in wave.acl_asks:
-                self._answer(acl_ask.sender, acl_ask.number, acl_ask.outcomes)
+            for image_ask in wave.image_asks:
+                self._answer(image_ask.sender, image_ask.number, image_ask.outcomes)
 
     # Carrying out
 
@@ -379,7 +387,7 @@ class Controller:
                 state.rows.write(partition)
         number = self._next_wave()
         waiting = self._tell(turn, appearing, number)
-        state.dirty |= turn.groups_altered or turn.brokers_altered or turn.acls_altered
+        state.dirty |= turn.groups_altered or turn.brokers_altered or turn.access_altered
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.
@@ -393,7 +401,7 @@ class Controller:
                 turn.asks,
                 frozenset(turn.altered),
                 turn.config_asks,
-                turn.acl_asks,
+                turn.image_asks,
             )
         )
 
@@ -406,8 +414,8 @@ class Controller:
         for asked in turn.config_asks:
             told = tuple(blamed_configs(fault, outcome) for outcome in asked.outcomes)
             self._answer(asked.sender, asked.number, ConfigOutcomes(told))
-        for acl_ask in turn.acl_asks:
-            self._answer(acl_ask.sender, acl_ask.number, blamed_acls(fault, acl_ask.outcomes))
+        for image_ask in turn.image_asks:
+            self._answer(image_ask.sender, image_ask.number, blamed_of_image(fault, image_ask.outcomes))
 
     def _tell(self, turn: Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
         """Sends every worker and replica its part; whose answers are waited for."""
@@ -618,6 +626,7 @@ class Controller:
                 broker_configs=state.broker_configs,
                 group_configs=state.group_configs,
                 acls=state.shown_acls,
+                scram=state.shown_scram,
             )
         )
         state.dirty = False

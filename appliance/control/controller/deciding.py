@@ -19,6 +19,7 @@ from appliance.channels.control_channel import (
     AlterAcls,
     AlterConfigs,
     AlteredResource,
+    AlterScram,
     ConfigOutcome,
     CreatePartitions,
     CreateTopics,
@@ -34,6 +35,7 @@ from appliance.control.controller.config_commands import Altering, named_twice, 
 from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.outcomes import planned, refused
+from appliance.control.controller.scram_commands import plan_scram
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import new_id
 from appliance.control.controller.topic_commands import (
@@ -48,7 +50,7 @@ from appliance.control.controller.topic_store import (
     deletion_mark,
     growth,
 )
-from appliance.control.controller.wave import AclAsk, Ask, ConfigAsk
+from appliance.control.controller.wave import Ask, ConfigAsk, ImageAsk
 from appliance.control.store.metadata_store import Operation
 from appliance.errors import ApplianceDefect, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
@@ -64,10 +66,10 @@ class Turn(msgspec.Struct):
     altered: set[str] = msgspec.field(default_factory=set)
     brokers_altered: bool = False
     groups_altered: bool = False
-    acls_altered: bool = False
+    access_altered: bool = False
     asks: list[Ask] = msgspec.field(default_factory=list)
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
-    acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
+    image_asks: list[ImageAsk] = msgspec.field(default_factory=list)
     undo: list[Callable[[], None]] = msgspec.field(default_factory=list)
 
 
@@ -89,7 +91,7 @@ class Deciding:
         turn: Turn,
         sender: bytes,
         number: int,
-        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls,
+        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs | AlterAcls | AlterScram,
     ) -> None:
         match request:
             case CreateTopics():
@@ -102,6 +104,9 @@ class Deciding:
                 self._plan_alterations(turn, sender, number, request)
             case AlterAcls():
                 self._plan_acls(turn, sender, number, request)
+            case AlterScram():
+                outcomes = plan_scram(turn, self._state, request)
+                turn.image_asks.append(ImageAsk(sender, number, outcomes))
 
     def _plan_topics(self, turn: Turn, sender: bytes, number: int, request: CreateTopics) -> None:
         broker = self._settings.broker
@@ -264,7 +269,7 @@ class Deciding:
             acls[resource] = acls[resource] - {acl}
             touched[resource] = None
         self._alter_acls(turn, acls, touched)
-        turn.acl_asks.append(AclAsk(sender, number, AclOutcomes(tuple(created), tuple(deleted))))
+        turn.image_asks.append(ImageAsk(sender, number, AclOutcomes(tuple(created), tuple(deleted))))
 
     def _alter_acls(
         self, turn: Turn, acls: dict[Resource, frozenset[AclBinding]], touched: dict[Resource, None]
@@ -286,7 +291,7 @@ class Deciding:
         # New mappings: what fails is undone by taking the old ones back.
         state.acls = {resource: some for resource, some in acls.items() if some}
         state.shown_acls = all_of(state.acls.values())
-        turn.acls_altered = True
+        turn.access_altered = True
 
         def undo() -> None:
             state.acls, state.shown_acls, state.acl_folders = stored, shown, known_folders

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.channels.control_channel import AclOutcome, AclOutcomes, ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import (
+    AclOutcome,
+    AclOutcomes,
+    ConfigOutcome,
+    ScramOutcome,
+    ScramOutcomes,
+    TopicOutcome,
+)
 from appliance.control.controller.topic_commands import TopicPlan
 from appliance.control.store.errors import ChangeTooLarge
 from appliance.errors import RejectedRequest, StorageFault
@@ -30,8 +37,15 @@ def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome
     return ConfigOutcome(outcome.type, outcome.name, _code_of(fault), message_for(fault))
 
 
-def blamed_acls(fault: StorageFault, outcomes: AclOutcomes) -> AclOutcomes:
-    """As `blamed`, for rules."""
+def blamed_of_image(
+    fault: StorageFault, outcomes: AclOutcomes | ScramOutcomes
+) -> AclOutcomes | ScramOutcomes:
+    """As `blamed`, for rules and credentials."""
+    if isinstance(outcomes, ScramOutcomes):
+        code, why = _code_of(fault), message_for(fault)
+        return ScramOutcomes(
+            tuple(each if each.error else ScramOutcome(each.user, code, why) for each in outcomes.outcomes)
+        )
 
     def blamed_one(outcome: AclOutcome) -> AclOutcome:
         return outcome if outcome.error else AclOutcome(_code_of(fault), message_for(fault))

@@ -37,6 +37,7 @@ from appliance.control.controller.partition_changes import reviewed, without_sto
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.slot_states import PartitionSlots, SlotStates
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
+from appliance.control.controller.user_store import load_user_configs, scram_of
 from appliance.control.store.errors import BadVersion, NodeExists
 from appliance.control.store.metadata_store import Check, Create, Delete, MetadataStore, Operation, SetData
 from appliance.control.store.znode_tree import (
@@ -212,6 +213,9 @@ def take_over(
     state.group_configs = load_group_configs(store)
     state.acls, state.acl_folders = load_acls(store), folders(store)
     state.shown_acls = all_of(state.acls.values())
+    state.user_configs = load_user_configs(store)
+    state.scram = scram_of(state.user_configs)
+    state.shown_scram = tuple(sorted(state.scram.values()))
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, TopicOutcome
+from appliance.channels.control_channel import AclOutcomes, ConfigOutcome, ScramOutcomes, TopicOutcome
 from appliance.channels.roles import Role
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
@@ -37,12 +37,12 @@ class ConfigAsk(msgspec.Struct):
     outcomes: list[ConfigOutcome]
 
 
-class AclAsk(msgspec.Struct):
-    """As `Ask`, about rules. Nobody but the image is waited for."""
+class ImageAsk(msgspec.Struct):
+    """As `Ask`, about rules or credentials. Nobody but the image is waited for."""
 
     sender: bytes
     number: int
-    outcomes: AclOutcomes
+    outcomes: AclOutcomes | ScramOutcomes
 
 
 class Wave(msgspec.Struct):
@@ -56,7 +56,7 @@ class Wave(msgspec.Struct):
     asks: list[Ask]
     altered: frozenset[str] = frozenset()
     config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
-    acl_asks: list[AclAsk] = msgspec.field(default_factory=list)
+    image_asks: list[ImageAsk] = msgspec.field(default_factory=list)
     failures: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
     overdue: bool = False
 

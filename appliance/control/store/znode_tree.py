@@ -11,6 +11,7 @@
 | `/config/topics/T` | what was set for the topic | the controller |
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
+| `/config/users/U` | what was set for user U, percent-encoded: SCRAM credentials | the controller |
 | `/kafka-acl/TYPE/NAME` | the rules of a resource; its name percent-encoded where it must be | the controller |
 | `/kafka-acl-extended/prefixed/TYPE/NAME` | the rules of resources whose names begin so | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
@@ -18,7 +19,7 @@
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
 
 Nodes of Kafka that its brokers notify each other by (`/config/changes`, `/isr_change_notification`,
-`/log_dir_event_notification`), and those for what is not here (users, quotas, old consumers), are there and empty.
+`/log_dir_event_notification`), and those for what is not here (quotas, old consumers), are there and empty.
 
 Source: Kafka 3.9, `core/src/main/scala/kafka/zk/ZkData.scala` (the last release that kept its metadata in
 ZooKeeper).
@@ -44,6 +45,7 @@ TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 GROUP_CONFIGS: Final = "/config/groups"
+USER_CONFIGS: Final = "/config/users"
 DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
@@ -61,7 +63,7 @@ STANDING_PATHS: Final = (
     "/config/changes",
     "/config/clients",
     "/config/ips",
-    "/config/users",
+    USER_CONFIGS,
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
     GROUP_CONFIGS,
@@ -116,6 +118,17 @@ def group_config_path(group_id: str) -> str:
 
 def group_of_node(name: str) -> str:
     """The group id that `group_config_path` made a node's name of."""
+    return unquote(name)
+
+
+def user_config_path(user: str) -> str:
+    """The node of a user, whose name is encoded as by Kafka's `Sanitizer.java`; `.` and `..` besides."""
+    encoded = quote(user, safe="").replace("~", "%7E")
+    return f"{USER_CONFIGS}/{encoded.replace('.', '%2E') if user in {'.', '..'} else encoded}"
+
+
+def user_of_node(name: str) -> str:
+    """The user that `user_config_path` made a node's name of."""
     return unquote(name)
 
 

@@ -89,6 +89,19 @@ class DataDirectory:
         except OSError as error:
             raise HostFault(f"data directory {self.path}: {error}") from error
 
+    def make_salt_secret(self) -> None:
+        """Write the file that SCRAM needs if there is none; leave it out where the disk is full.
+
+        Raises:
+            HostFault: the data directory cannot be written.
+        """
+        from appliance.sasl.salt_secret import FILE, make_salt_secret
+
+        try:
+            _despite_full_disk(self.path, lambda: make_salt_secret(self.path), FILE)
+        except OSError as error:
+            raise HostFault(f"data directory {self.path}: {error}") from error
+
     def create_runtime_directory(self) -> Path:
         """Create the private directory of this life; a full disk gets room from the reserve for the file that names it.
 

@@ -19,7 +19,7 @@ from appliance.errors import OperatorFault
 
 _logger = logging.getLogger(__name__)
 
-_AUTHENTICATION = "or use SSL with ssl.client.auth = required"
+_AUTHENTICATION = "SASL_SSL, or SSL with ssl.client.auth = required"
 
 
 class PortTaken(OperatorFault):
@@ -93,7 +93,7 @@ def open_to_other_hosts(settings: Settings, bound: Bound) -> list[str]:
         for each in settings.listeners
         if not settings.authenticates(each)
         for slot in range(settings.slots)
-        if not _is_loopback(bound[each.name, slot].getsockname()[0])
+        if not is_loopback(bound[each.name, slot].getsockname()[0])
     ]
 
 
@@ -105,7 +105,7 @@ def _refuse_open(settings: Settings, bound: Bound) -> None:
             continue
         for slot in range(settings.slots):
             sock = bound[listener.name, slot]
-            if not _is_loopback(sock.getsockname()[0]):
+            if not is_loopback(sock.getsockname()[0]):
                 raise OperatorFault(
                     f"listener {listener.name} on {address_of(sock)} authenticates nobody, and other hosts reach it: "
                     f"use an address of loopback, {_AUTHENTICATION}, or set insecure = true if everybody may read, "
@@ -120,7 +120,8 @@ def _bound_host(listener: Listener, bound: Bound) -> str:
     return hosts.pop() if len(hosts) == 1 else "0.0.0.0"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address is of this host alone."""
     return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
 
 

@@ -20,6 +20,8 @@ from appliance.build import build
 from appliance.channels.roles import SUPERVISOR, RoleKind
 from appliance.clock import SystemClock
 from appliance.config import Settings
+from appliance.config.sections.listeners import SASL_PLAINTEXT
+from appliance.config.sections.sasl import PLAIN
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
 from appliance.control.supervisor.listening import (
@@ -28,6 +30,7 @@ from appliance.control.supervisor.listening import (
     address_of,
     as_bound,
     close_all,
+    is_loopback,
     listeners,
     open_to_other_hosts,
 )
@@ -121,6 +124,7 @@ def _run(
     try:
         check_log_directories(settings, group)
         _check_certificates(settings)
+        _prepare_sasl(settings, directory)
         bound = listeners(settings, listening_sockets())
         endpoints: list[int] = []
         try:
@@ -244,6 +248,22 @@ def _load_token_libraries(settings: Settings) -> None:
             raise OperatorFault(str(fault)) from None
 
 
+def _prepare_sasl(settings: Settings, directory: DataDirectory) -> None:
+    """Refuse a start with a file of users that no network process could use, and make the secret that SCRAM needs.
+
+    Raises:
+        OperatorFault: it names the option and the file.
+        HostFault: the data directory cannot be written.
+    """
+    if any(listener.is_sasl for listener in settings.listeners):
+        # Imported where it is used: without SASL nobody pays for it.
+        from appliance.sasl.password_file import read_passwords
+
+        if settings.sasl.plain_users_file is not None:
+            read_passwords(settings.sasl.plain_users_file)
+        directory.make_salt_secret()
+
+
 def _addresses(settings: Settings, bound: Bound) -> str:
     """Return where the appliance listens: slot 0's address, or each slot's where systemd passed different hosts.
 
@@ -265,6 +285,18 @@ def _say_open_to_others(settings: Settings, bound: Bound) -> None:
             "listening without authentication on %s: anybody who reaches this port can read, write and delete"
             " everything",
             ", ".join(addresses),
+        )
+    in_clear = [
+        address_of(bound[each.name, 0])
+        for each in settings.listeners
+        if each.protocol == SASL_PLAINTEXT
+        and PLAIN in settings.sasl.mechanisms_of(each.name)
+        and not is_loopback(bound[each.name, 0].getsockname()[0])
+    ]
+    if in_clear:
+        _logger.warning(
+            "passwords of PLAIN cross the network unencrypted on %s: use SASL_SSL, or SCRAM",
+            ", ".join(in_clear),
         )
     if any(each.tells_arrival_address for each in settings.listeners):
         _logger.info(

@@ -17,11 +17,17 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from appliance.protocol.apis.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
 from appliance.protocol.apis.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from appliance.protocol.apis.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from appliance.protocol.apis.describe_acls import DescribeAclsResponse
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsResponse
 from appliance.protocol.apis.describe_quorum import DescribeQuorumResponse
+from appliance.protocol.apis.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
 from appliance.protocol.apis.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -84,6 +90,15 @@ def _refused_deletions(request: DeleteAclsRequest, _version: int) -> DeleteAclsR
     return DeleteAclsResponse(tuple(DeleteAclsFilterResult(_DENIED, _ERROR.message) for _ in request.filters))
 
 
+def _refused_credentials(
+    request: AlterUserScramCredentialsRequest, _version: int
+) -> AlterUserScramCredentialsResponse:
+    users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+    return AlterUserScramCredentialsResponse(
+        tuple(AlterUserScramCredentialsResult(user, _DENIED, _ERROR.message) for user in users)
+    )
+
+
 describe_quorum = _of_cluster(
     AclOperation.DESCRIBE, refusal=lambda _, __: DescribeQuorumResponse((), _DENIED, _ERROR.message)
 )
@@ -118,3 +133,8 @@ describe_acls = _of_cluster(
 )
 create_acls = _of_cluster(AclOperation.ALTER, refusal=_refused_acls)
 delete_acls = _of_cluster(AclOperation.ALTER, refusal=_refused_deletions)
+describe_user_scram_credentials = _of_cluster(
+    AclOperation.DESCRIBE,
+    refusal=lambda _, __: DescribeUserScramCredentialsResponse((), _DENIED, _ERROR.message),
+)
+alter_user_scram_credentials = _of_cluster(AclOperation.ALTER, refusal=_refused_credentials)

@@ -13,7 +13,7 @@ IN_THEIR_HANDLERS: Final = frozenset(
     {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CLUSTER}
 )
 """APIs whose handlers look themselves (`guards.topics`)."""
-OPEN_TO_ALL: Final = frozenset({ApiKey.API_VERSIONS})
+OPEN_TO_ALL: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.LIST_OFFSETS: topics.list_offsets,
@@ -58,4 +58,6 @@ GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.DESCRIBE_ACLS: cluster.describe_acls,
     ApiKey.CREATE_ACLS: cluster.create_acls,
     ApiKey.DELETE_ACLS: cluster.delete_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_user_scram_credentials,
 }

@@ -48,11 +48,18 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def api_versions(request: ApiVersionsRequest, view: LocalView) -> ApiVersionsResponse:
+    """Answer, and keep what the client says of its software."""
+    response = api_versions_of(request)
+    if not response.error_code:
+        view.session.name_software(request.client_software_name, request.client_software_version)
+    return response
+
+
+def api_versions_of(request: ApiVersionsRequest) -> ApiVersionsResponse:
     """KIP-511: software names are of `[a-zA-Z0-9-.]`, begin and end with a letter or digit, or INVALID_REQUEST."""
     for text in (request.client_software_name, request.client_software_version):
         if text and not (_NAME_CHARACTERS.issuperset(text) and text[0] not in "-." and text[-1] not in "-."):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    view.session.name_software(request.client_software_name, request.client_software_version)
     return ApiVersionsResponse(
         api_keys=_RANGES,
         supported_features=SUPPORTED_FEATURES,

@@ -1,0 +1,347 @@
+"""Connections whose clients have not authenticated: they are no sessions yet, and hold up nobody.
+
+    accepted, or TLS handshake done ──frames──→ conversation ──→ done: a connection like any other
+                                                     └─ failed: the answer after a delay, then closed with a line
+
+What the frames mean is in `requests/authentication.py`. Here are sockets, times and bounds.
+
+Bounds
+
+1. Each connection has `sasl.authentication.timeout.ms` from the moment that it came.
+2. When one address has `sasl.authentications.max.per.ip` of them, or all have `sasl.authentications.max`, its oldest (the
+   oldest) is closed for the next one: who is silent cannot keep out who is not.
+3. A frame has at most `sasl.server.max.receive.size` bytes. Memory follows what has arrived, not what a client announced;
+   all together hold HELD_BYTES_MAX, then the largest is closed. The pool of the sessions is not touched.
+4. Exactly a frame is read, so nothing is left over when the connection becomes a session.
+5. A turn begins no further step after TURN_NS, so that requests of sessions pass.
+6. A failure is answered after a delay that grows with the failures of its address (`address_failures`). Meanwhile the
+   connection is not read.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from socket import SocketType
+from typing import Final, cast
+
+import msgspec
+
+from appliance.channels.connection_channel import Assignment
+from appliance.clock import NS_PER_MS, Clock
+from appliance.config.sections.sasl import SaslSettings
+from appliance.errors import MalformedFrame
+from appliance.ipc.agent import NEVER_NS, DutyCycle
+from appliance.netproc.address_failures import AddressFailures
+from appliance.netproc.tls_stream import TlsStream
+from appliance.requests.authentication import FRAME_SIZE_BYTES, Authenticated, Authentication, State
+from appliance.requests.authenticators import Authenticators
+
+TURN_NS: Final = 2_000_000
+STEPS_AT_ONCE: Final = 4
+HELD_BYTES_MAX: Final = 16 << 20
+READ_BYTES: Final = 64 << 10
+
+# One for the process: it holds bytes only between a read and the copy that follows.
+_landing: Final = memoryview(bytearray(READ_BYTES))
+
+
+class _Waiting(msgspec.Struct, eq=False):
+    """A connection that authenticates. `out` is what is still to be sent, in the form that `TlsStream.flush` takes."""
+
+    assignment: Assignment
+    sock: SocketType
+    fd: int
+    deadline_ns: int
+    conversation: Authentication
+    stream: TlsStream | None
+    frame: bytearray
+    size_bytes: int = -1
+    out: list[bytes] | None = None
+    mask: int = select.EPOLLIN
+    is_failing: bool = False
+
+
+Done = Callable[[Assignment, SocketType, TlsStream | None, Authenticated], None]
+
+
+class Authentications:
+    """Those of one network process.
+
+    Args:
+        settings: times and bounds.
+        authenticators: begin the conversations.
+        cycle: where descriptors and deadlines are registered.
+        done: gets a connection whose client has authenticated.
+        failed: hears of one that was closed, and why; without a reason its client has left.
+    """
+
+    __slots__ = (
+        "_authenticators",
+        "_by_host",
+        "_clock",
+        "_cycle",
+        "_done",
+        "_failed",
+        "_failures",
+        "_held_bytes",
+        "_ready",
+        "_settings",
+        "_timeout_ns",
+        "_timer_ns",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        settings: SaslSettings,
+        authenticators: Authenticators,
+        *,
+        cycle: DutyCycle,
+        clock: Clock,
+        done: Done,
+        failed: Callable[[Assignment, str | None], None],
+    ) -> None:
+        self._settings = settings
+        self._authenticators = authenticators
+        self._cycle = cycle
+        self._clock = clock
+        self._done = done
+        self._failed = failed
+        self._failures = AddressFailures(settings.failed_delay_ms)
+        self._timeout_ns = settings.authentication_timeout_ms * NS_PER_MS
+        self._timer_ns = NEVER_NS
+        self._held_bytes = 0
+        # Both in the order of arrival, which is that of the deadlines.
+        self._waiting: dict[int, _Waiting] = {}
+        self._by_host: dict[str, dict[int, None]] = {}
+        self._ready: dict[int, None] = {}
+        cycle.add_inbox(self)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def is_empty(self) -> bool:
+        """Inbox: whether no step is left over from the last turn."""
+        return not self._ready
+
+    def begin(self, assignment: Assignment, sock: SocketType, stream: TlsStream | None = None) -> None:
+        """Take a connection. `stream` encrypts it; then `sock` is the same object."""
+        host = assignment.peer_host
+        of_host = self._by_host.get(host)
+        if of_host is not None and len(of_host) >= self._settings.authentications_max_per_ip:
+            self._fail(
+                self._waiting[next(iter(of_host))],
+                f"sasl.authentications.max.per.ip = {self._settings.authentications_max_per_ip} are not finished",
+            )
+        elif len(self._waiting) >= self._settings.authentications_max:
+            self._fail(
+                self._waiting[next(iter(self._waiting))],
+                f"sasl.authentications.max = {self._settings.authentications_max} are not finished",
+            )
+        fd = sock.fileno()
+        deadline_ns = self._clock.monotonic_ns() + self._timeout_ns
+        conversation = self._authenticators.begin(assignment.listener)
+        self._waiting[fd] = _Waiting(assignment, sock, fd, deadline_ns, conversation, stream, bytearray())
+        self._by_host.setdefault(host, {})[fd] = None
+        self._cycle.epoll.register(fd, select.EPOLLIN)
+        # OpenSSL may have decrypted the first bytes with the end of the handshake: epoll would not know of them.
+        self._ready[fd] = None
+        if self._timer_ns == NEVER_NS:
+            self._arm(deadline_ns)
+
+    def on_ready(self, descriptor: int) -> bool:
+        """Note a ready descriptor for this turn; return whether it is one of these connections."""
+        if descriptor not in self._waiting:
+            return False
+        self._ready[descriptor] = None
+        return True
+
+    def turn(self) -> None:
+        """Do the steps that there are, as long as a turn may take."""
+        until_ns = self._clock.monotonic_ns() + TURN_NS
+        for _ in range(len(self._ready)):
+            descriptor = next(iter(self._ready))
+            del self._ready[descriptor]
+            waiting = self._waiting.get(descriptor)
+            if waiting is not None:
+                self._step(waiting)
+                if self._clock.monotonic_ns() >= until_ns:
+                    return
+
+    def close(self) -> None:
+        """Close all of them without a line."""
+        for waiting in list(self._waiting.values()):
+            self._fail(waiting, None)
+
+    # One of them
+
+    def _step(self, waiting: _Waiting) -> None:
+        try:
+            if waiting.out and not self._flush(waiting):
+                return
+            if waiting.is_failing:
+                self._look_whether_gone(waiting)
+                return
+            for _ in range(STEPS_AT_ONCE):
+                if not self._receive(waiting):
+                    return
+                if waiting.size_bytes >= 0 and len(waiting.frame) == waiting.size_bytes:
+                    self._take(waiting)
+                    if waiting.out or waiting.is_failing or waiting.fd not in self._waiting:
+                        return
+        except MalformedFrame as fault:
+            self._fail(waiting, str(fault))
+            return
+        except (OSError, ValueError):
+            self._fail(waiting, None)
+            return
+        self._ready[waiting.fd] = None
+
+    def _receive(self, waiting: _Waiting) -> bool:
+        """Read once; return whether something came."""
+        frame = waiting.frame
+        wanted = (FRAME_SIZE_BYTES if waiting.size_bytes < 0 else waiting.size_bytes) - len(frame)
+        if wanted:
+            try:
+                count = (waiting.stream or waiting.sock).recv_into(_landing[: min(wanted, READ_BYTES)])
+            except BlockingIOError:
+                self._watch(waiting, select.EPOLLIN)
+                return False
+            if not count:
+                began = len(frame) or waiting.size_bytes >= 0 or waiting.conversation.state is not State.FIRST
+                self._fail(waiting, "its client left it in the authentication" if began else None)
+                return False
+            frame += _landing[:count]
+            self._held_bytes += count
+            if self._held_bytes > HELD_BYTES_MAX:
+                largest = max(self._waiting.values(), key=lambda each: len(each.frame))
+                self._fail(largest, "too many bytes from clients that have not authenticated")
+                if largest is waiting:
+                    return False
+        if waiting.size_bytes < 0 and len(frame) == FRAME_SIZE_BYTES:
+            waiting.size_bytes = waiting.conversation.size_of(
+                bytes(frame), size_max=self._settings.max_receive_size
+            )
+            self._empty(waiting)
+        return True
+
+    def _take(self, waiting: _Waiting) -> None:
+        """Hand the frame to the conversation, and send what it says."""
+        frame = bytes(waiting.frame)
+        self._empty(waiting)
+        waiting.size_bytes = -1
+        conversation = waiting.conversation
+        answer = conversation.take(frame)
+        if conversation.state is State.FAILED:
+            self._fail_later(waiting, answer)
+            return
+        if answer:
+            waiting.out = [answer]
+            if not self._flush(waiting):
+                return
+        elif conversation.state is State.DONE:
+            self._finish(waiting)
+
+    def _flush(self, waiting: _Waiting) -> bool:
+        """Send what is to be sent; return whether the connection is to be read on."""
+        out = waiting.out
+        assert out is not None
+        if waiting.stream is not None:
+            waiting.stream.flush(waiting)  # type: ignore[arg-type]  # it needs `out` only
+        else:
+            with suppress(BlockingIOError):
+                while out:
+                    left = out[0][waiting.sock.send(out[0]) :]
+                    out[:] = [left] if left else []
+        if out:
+            self._watch(waiting, select.EPOLLOUT)
+            return False
+        waiting.out = None
+        if waiting.is_failing:
+            self._fail(waiting, waiting.conversation.why)
+            return False
+        if waiting.conversation.state is State.DONE:
+            self._finish(waiting)
+            return False
+        self._watch(waiting, select.EPOLLIN)
+        return True
+
+    def _finish(self, waiting: _Waiting) -> None:
+        result = waiting.conversation.result
+        assert result is not None
+        self._forget(waiting)
+        self._done(waiting.assignment, waiting.sock, waiting.stream, result)
+
+    # Failures
+
+    def _fail_later(self, waiting: _Waiting, answer: bytes) -> None:
+        """Answer and close after the delay; not before what is read of it says that its client is gone."""
+        waiting.is_failing = True
+        now_ns = self._clock.monotonic_ns()
+        delay_ms = self._failures.failed(waiting.assignment.peer_host, now_ns)
+        self._watch(waiting, 0)
+
+        def fail() -> None:
+            # The descriptor may be another connection's by now.
+            if self._waiting.get(waiting.fd) is not waiting:
+                return
+            try:
+                waiting.out = [answer] if answer else []
+                self._flush(waiting)
+            except (OSError, ValueError):
+                self._fail(waiting, waiting.conversation.why)
+
+        self._cycle.timers.add(now_ns + delay_ms * NS_PER_MS, fail)
+
+    def _look_whether_gone(self, waiting: _Waiting) -> None:
+        """Close a connection that waits for its answer if its client is gone."""
+        poll = select.poll()
+        poll.register(waiting.fd, 0)  # reports a hang-up and nothing else
+        if poll.poll(0):
+            self._fail(waiting, waiting.conversation.why)
+
+    def _fail(self, waiting: _Waiting, why: str | None) -> None:
+        self._forget(waiting)
+        with suppress(OSError, ValueError):
+            cast(SocketType, waiting.stream or waiting.sock).close()
+        self._failed(waiting.assignment, why)
+
+    def _empty(self, waiting: _Waiting) -> None:
+        self._held_bytes -= len(waiting.frame)
+        waiting.frame = bytearray()
+
+    def _watch(self, waiting: _Waiting, mask: int) -> None:
+        if mask != waiting.mask:
+            waiting.mask = mask
+            self._cycle.epoll.modify(waiting.fd, mask)
+
+    def _forget(self, waiting: _Waiting) -> None:
+        host = waiting.assignment.peer_host
+        self._empty(waiting)
+        self._cycle.epoll.unregister(waiting.fd)
+        del self._waiting[waiting.fd]
+        self._ready.pop(waiting.fd, None)
+        of_host = self._by_host[host]
+        del of_host[waiting.fd]
+        if not of_host:
+            del self._by_host[host]
+
+    # Deadlines
+
+    def _arm(self, due_ns: int) -> None:
+        self._timer_ns = due_ns
+        self._cycle.timers.add(due_ns, self._expire)
+
+    def _expire(self) -> None:
+        self._timer_ns = NEVER_NS
+        now_ns = self._clock.monotonic_ns()
+        for waiting in list(self._waiting.values()):
+            if waiting.deadline_ns > now_ns:
+                self._arm(waiting.deadline_ns)
+                return
+            self._fail(
+                waiting,
+                f"its client did not authenticate within {self._settings.authentication_timeout_ms} ms",
+            )
