@@ -115,7 +115,7 @@ def play(options: dict[str, Any], topic: str) -> None:
     assert failures == [None] * COUNT
     consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    got = []
+    got: list[bytes | None] = []
     while len(got) < COUNT:
         messages = consumer.consume(COUNT, 30)
         assert messages
@@ -169,7 +169,7 @@ def test_confluent_kafka_with_a_bad_token_learns_that_it_failed(
     assert all("invalid_token" in each for each in told)
 
 
-class PythonTokens(AbstractTokenProvider):
+class PythonTokens(AbstractTokenProvider):  # type: ignore[misc]
     """What kafka-python asks for a token."""
 
     def __init__(self, token: str) -> None:
@@ -214,7 +214,7 @@ def test_kafka_python_with_a_bad_token(scene: Scene) -> None:
         KafkaProducer(**python_options(scene, scene.token(aud="other")), api_version_auto_timeout_ms=3000)
 
 
-class AioTokens(AioTokenProvider):
+class AioTokens(AioTokenProvider):  # type: ignore[misc]
     """What aiokafka asks for a token."""
 
     def __init__(self, token: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +59,9 @@ class Scene:
         while not condition():
             assert time.monotonic() < deadline, self.broker.output()
             time.sleep(0.05)
+
+    def prints(self, line: str) -> bool:
+        return line in self.broker.output()
 
     def accepts(self, key: SigningKey = ONE) -> bool:
         return self.answer(key.token()).code == 0
@@ -150,9 +154,8 @@ def test_the_keys_stay_while_the_key_process_is_dead_and_it_comes_back(
         key_process = next(row for row in scene.broker.processes() if row.role == "keys")
         os.kill(key_process.pid, signal.SIGKILL)
         assert scene.accepts()
-        scene.waits_for(
-            lambda life=life: f"keys is running again as generation {life}" in scene.broker.output()
-        )
+        line = f"keys is running again as generation {life}"
+        scene.waits_for(partial(scene.prints, line))
     provider.document = key_set(TWO)
     scene.waits_for(lambda: scene.accepts(TWO))
     assert scene.answer(ONE.token()) == REJECTED
@@ -285,10 +288,8 @@ def test_tokens_that_fail_do_not_slow_clients_that_have_logged_in(scene: Scene) 
 
     def attack() -> None:
         while not is_over.is_set():
-            try:
-                assert answer(scene.tokens_port, bad).code != 0
-            except (OSError, socket.timeout):
-                pass
+            with suppress(OSError):
+                answer(scene.tokens_port, bad)
 
     attackers = [threading.Thread(target=attack) for _ in range(4)]
     for each in attackers:
