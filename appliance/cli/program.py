@@ -76,6 +76,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
+    "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "offsets": LazyCommand(
         "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),

@@ -74,8 +74,9 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     for one in given.values():
         try:
             if (of_listener := _OF_LISTENER.fullmatch(one.name)) is not None:
-                value = _mechanisms(one, options["sasl.enabled.mechanisms"][2])
-                of_listeners[of_listener[1].upper()] = value
+                mechanisms = _mechanisms(one, options["sasl.enabled.mechanisms"][2])
+                of_listeners[of_listener[1].upper()] = mechanisms
+                value: Value = mechanisms
             elif one.name in options:
                 section, field_name, declaration = options[one.name]
                 value = declaration.parse(one.raw)

@@ -1,11 +1,11 @@
 """How often authentications from an address have failed lately, and how long the next failure waits for its answer.
 
-    failures so far     0 … 4      5         6         …         the answer comes after
-                        delay      2 × delay 4 × delay           at most DELAY_MAX_MS
+    failure             1 … FREE_FAILURES    the next ones
+    is answered after   delay                2 × delay, 4 × delay, …, at most DELAY_MAX_MS
 
-A success waits for nothing. The failures of an address cost the other addresses nothing. FORGET_NS after its last failure
-an address is forgotten, and so is the one that failed longest ago when the table is full. An IPv6 host usually has a
-network of 64 bits to itself, so that is counted as one address.
+A success waits for nothing. The failures of an address cost the other addresses nothing. An address is forgotten
+FORGET_NS after its last failure, and so is the one that failed longest ago when the table is full. An IPv6 host usually
+has a network of 64 bits to itself, so that is counted as one address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-FREE_FAILURES: Final = 5
+FREE_FAILURES: Final = 10
 DELAY_MAX_MS: Final = 5_000
 FORGET_NS: Final = 60_000_000_000
 ADDRESSES_MAX: Final = 10_000

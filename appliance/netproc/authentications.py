@@ -8,10 +8,10 @@ What the frames mean is in `requests/authentication.py`. Here are sockets, times
 Bounds
 
 1. Each connection has `sasl.authentication.timeout.ms` from the moment that it came.
-2. When one address has `sasl.authentications.max.per.ip` of them, or all have `sasl.authentications.max`, its oldest (the
-   oldest) is closed for the next one: who is silent cannot keep out who is not.
-3. A frame has at most `sasl.server.max.receive.size` bytes. Memory follows what has arrived, not what a client announced;
-   all together hold HELD_BYTES_MAX, then the largest is closed. The pool of the sessions is not touched.
+2. When one address has `sasl.authentications.max.per.ip` of them, or all have `sasl.authentications.max`, its oldest
+   (the oldest) is closed for the next one, so silent clients cannot keep the others out.
+3. A frame has at most `sasl.server.max.receive.size` bytes. Memory follows what has arrived, not what a client
+   announced; all together hold HELD_BYTES_MAX, then the largest is closed. The pool of the sessions is not touched.
 4. Exactly a frame is read, so nothing is left over when the connection becomes a session.
 5. A turn begins no further step after TURN_NS, so that requests of sessions pass.
 6. A failure is answered after a delay that grows with the failures of its address (`address_failures`). Meanwhile the

@@ -384,10 +384,14 @@ class NetworkAgent:
             self._controller.wants_look = True
         elif descriptor == self._fan_out.fileno():
             self._accept()
-        elif (self._handshakes is not None and self._handshakes.on_ready(descriptor)) or (self._authentications is not None and self._authentications.on_ready(descriptor)):
-            pass
-        elif self._second is not None:
+        elif not self._is_before_session(descriptor) and self._second is not None:
             self._second.on_ready(descriptor)
+
+    def _is_before_session(self, descriptor: int) -> bool:
+        """Note a ready descriptor of a connection that is no session yet; return whether it is one."""
+        if self._handshakes is not None and self._handshakes.on_ready(descriptor):
+            return True
+        return self._authentications is not None and self._authentications.on_ready(descriptor)
 
     # Connections
 

@@ -77,5 +77,9 @@ def test_produce_and_fetch_count_against_bytes_and_all_else_against_time() -> No
     assert throttled == {ApiKey.PRODUCE: Throttle.PRODUCE, ApiKey.FETCH: Throttle.FETCH}
 
 
-def test_only_a_question_for_versions_needs_no_permission() -> None:
-    assert [api.key for api in API_TABLE if api.acl is None] == [ApiKey.API_VERSIONS]
+def test_only_questions_before_the_principal_is_known_need_no_permission() -> None:
+    assert [api.key for api in API_TABLE if api.acl is None] == [
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_AUTHENTICATE,
+    ]

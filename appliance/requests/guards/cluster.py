@@ -93,7 +93,8 @@ def _refused_deletions(request: DeleteAclsRequest, _version: int) -> DeleteAclsR
 def _refused_credentials(
     request: AlterUserScramCredentialsRequest, _version: int
 ) -> AlterUserScramCredentialsResponse:
-    users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+    deleted, made = (each.name for each in request.deletions), (each.name for each in request.upsertions)
+    users = dict.fromkeys((*deleted, *made))
     return AlterUserScramCredentialsResponse(
         tuple(AlterUserScramCredentialsResult(user, _DENIED, _ERROR.message) for user in users)
     )

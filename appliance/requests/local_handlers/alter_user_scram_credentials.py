@@ -44,7 +44,8 @@ def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, _view: LocalView
 ) -> Steps[AlterUserScramCredentialsResponse]:
     """One result for each user that the request names."""
-    changes = (*request.deletions, *request.upsertions)
+    changes: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions]
+    changes += request.upsertions
     times = Counter(change.name for change in changes)
     results: dict[str, AlterUserScramCredentialsResult] = {}
     deleted: list[tuple[str, str]] = []

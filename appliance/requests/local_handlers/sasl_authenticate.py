@@ -14,6 +14,7 @@ from appliance.requests.local_handlers.view import LocalView
 _WHY: Final = "SaslAuthenticate request received after successful authentication"
 
 
-def sasl_authenticate(_request: SaslAuthenticateRequest, _view: LocalView) -> SaslAuthenticateResponse:
+def sasl_authenticate(request: SaslAuthenticateRequest, _view: LocalView) -> SaslAuthenticateResponse:
     """Refuse."""
+    del request
     return SaslAuthenticateResponse(int(ErrorCode.ILLEGAL_SASL_STATE), _WHY)

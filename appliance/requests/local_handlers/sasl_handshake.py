@@ -10,6 +10,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.requests.local_handlers.view import LocalView
 
 
-def sasl_handshake(_request: SaslHandshakeRequest, _view: LocalView) -> SaslHandshakeResponse:
+def sasl_handshake(request: SaslHandshakeRequest, _view: LocalView) -> SaslHandshakeResponse:
     """Refuse."""
+    del request
     return SaslHandshakeResponse(int(ErrorCode.ILLEGAL_SASL_STATE))
