@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
-from aiokafka.errors import SaslAuthenticationFailed
+from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
@@ -211,7 +211,7 @@ def test_kafka_python(scene: Scene) -> None:
 
 def test_kafka_python_with_a_bad_token(scene: Scene) -> None:
     with pytest.raises(PythonKafkaError):
-        KafkaProducer(**python_options(scene, scene.token(aud="other")), api_version_auto_timeout_ms=3000)
+        KafkaProducer(**python_options(scene, scene.token(aud="other")), bootstrap_timeout_ms=3000)
 
 
 class AioTokens(AioTokenProvider):  # type: ignore[misc]
@@ -244,8 +244,9 @@ def test_aiokafka(scene: Scene) -> None:
         await consumer.start()
         got = [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in range(COUNT)]
         await consumer.stop()
+        # It does not understand the error, and sends its first request: the connection is closed.
         stranger = AIOKafkaProducer(**options(SigningKey("one").token(good_claims(aud="logs"))))
-        with pytest.raises(SaslAuthenticationFailed, match="invalid_token"):
+        with pytest.raises(KafkaConnectionError):
             await stranger.start()
         await stranger.stop()
         return got
@@ -268,7 +269,8 @@ def test_kafkajs(scene: Scene) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == [str(number) for number in range(COUNT)]
     refused = run(scene.token(aud="other"))
     assert refused.returncode == 1
-    assert "OAUTHBEARER authentication failed" in refused.stderr
+    # As aiokafka, it sends its first request after the error.
+    assert "Closed connection" in refused.stderr
 
 
 def run_java(scene: Scene, properties: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
