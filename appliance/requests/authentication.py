@@ -16,7 +16,8 @@
 FAILED: the answer leaves after a delay, and then the connection is closed.
 
 A client whose session has a lifetime authenticates again on the open connection (KIP-368): `reauthentications`. That
-conversation begins in FIRST, with SaslHandshake. Another mechanism leads to OTHER_MECHANISM. Another principal fails.
+conversation begins in FIRST, with SaslHandshake. Another mechanism leads to OTHER_MECHANISM, one that does not exist
+to FAILED without an answer. Another principal fails.
 
 Source: Kafka's `SaslServerAuthenticator.java`, release 4.3. Difference: a request of another API in AUTHENTICATE closes
 the connection; Kafka answers it with ILLEGAL_SASL_STATE first.
@@ -164,13 +165,12 @@ class Authentication:
             )
         request = decode_request(header.api_key, header.version, view, header.body_position)
         mechanism: str = request.mechanism
-        names = tuple(self._makers)
+        names, before = tuple(self._makers), self._before
         make = self._makers.get(mechanism)
         if make is None:
             self._fail(f"its client wants the SASL mechanism {mechanism[:MECHANISM_CHARACTERS_MAX]!r}")
             refusal = SaslHandshakeResponse(int(ErrorCode.UNSUPPORTED_SASL_MECHANISM), names)
-            return _encoded(header, refusal)
-        before = self._before
+            return _encoded(header, refusal) if before is None else b""
         if before is not None and before.mechanism != mechanism:
             self.state = State.OTHER_MECHANISM
         else:
@@ -204,7 +204,7 @@ class Authentication:
                 int(ErrorCode.SASL_AUTHENTICATION_FAILED), failed.message or self._usual_message()
             )
             return _encoded(header, refusal)
-        return _encoded(header, SaslAuthenticateResponse(0, None, token, lifetime_ms))
+        return _encoded(header, SaslAuthenticateResponse(0, "", token, lifetime_ms))
 
     def _take_token(self, frame: bytes) -> bytes:
         try:

@@ -1,6 +1,7 @@
 """DescribeUserScramCredentials 0: which credentials users have, from the metadata image. No key is shown.
 
 A user without credentials is RESOURCE_NOT_FOUND, one who is named twice DUPLICATE_RESOURCE.
+The message of a result without an error is empty, and not null.
 Source: Kafka's `ScramImage.java`, release 4.3.
 """
 
@@ -41,7 +42,7 @@ def describe_user_scram_credentials(
         if not number % _PIECE:
             yield None
         results.append(_result(user, times, found.get(user, [])))
-    return DescribeUserScramCredentialsResponse(tuple(results))
+    return DescribeUserScramCredentialsResponse(tuple(results), error_message="")
 
 
 def _result(user: str, times: int, credentials: list[ScramCredential]) -> DescribeUserScramCredentialsResult:
@@ -50,4 +51,4 @@ def _result(user: str, times: int, credentials: list[ScramCredential]) -> Descri
     if not credentials:
         return DescribeUserScramCredentialsResult(user, int(ErrorCode.RESOURCE_NOT_FOUND), _NOBODY + user)
     infos = (CredentialInfo(NUMBERS[each.mechanism], each.iterations) for each in credentials)
-    return DescribeUserScramCredentialsResult(user, credential_infos=tuple(infos))
+    return DescribeUserScramCredentialsResult(user, error_message="", credential_infos=tuple(infos))
