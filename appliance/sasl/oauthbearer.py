@@ -77,8 +77,8 @@ def _first_message(message: bytes) -> tuple[str, str]:
         AuthenticationFailed: this is no first message of OAUTHBEARER.
     """
     begin, _, rest = message.partition(_SEPARATOR)
-    header = _HEADER.fullmatch(begin)
-    if header is None or not rest.endswith(_SEPARATOR * 2):
+    opening = _HEADER.fullmatch(begin)
+    if opening is None or not rest.endswith(_SEPARATOR * 2):
         raise AuthenticationFailed
     access_token = b""
     for pair in rest[:-2].split(_SEPARATOR):
@@ -92,5 +92,5 @@ def _first_message(message: bytes) -> tuple[str, str]:
             access_token = bearer[1]
     if not access_token:
         raise AuthenticationFailed
-    authorization_id = (header[1] or b"").replace(b"=2C", b",").replace(b"=3D", b"=")
+    authorization_id = (opening[1] or b"").replace(b"=2C", b",").replace(b"=3D", b"=")
     return authorization_id.decode("ascii"), access_token.decode("ascii")
