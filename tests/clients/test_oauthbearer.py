@@ -137,7 +137,7 @@ def test_confluent_kafka_with_a_callback(scene: Scene) -> None:
 
 
 def test_confluent_kafka_that_asks_the_token_endpoint_itself(scene: Scene) -> None:
-    page = re.search(r"```python\nProducer\((\{.*?\})\)", PAGE.read_text(), re.DOTALL)
+    page = re.search(r"```python\nProducer\(\s*(\{.*?\})\s*\)", PAGE.read_text(), re.DOTALL)
     assert page is not None
     told: dict[str, Any] = json.loads(re.sub(r",\s*\}", "}", page[1]))
     assert told["sasl.oauthbearer.method"] == "oidc"
