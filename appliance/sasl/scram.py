@@ -11,8 +11,11 @@ A user who does not exist gets a salt, too: always the same one for the same nam
 answer does not show who exists. The authentication fails with the last message, as with a wrong password. (Apache Kafka
 fails at the first message there.)
 
-Differences from Kafka: a name may hold any UTF-8, not only ASCII. Delegation tokens (`tokenauth=true`) are not
-supported, and fail like a user who does not exist.
+librdkafka 2.0 and before (kcat of Debian 12) puts the client's nonce into its final message once more, before the nonce
+that it got. That is accepted, too: the server's nonce is in it, and the proof covers it.
+
+Differences from Kafka 4.3: Kafka refuses those clients. Here a name may hold any UTF-8, not only ASCII. Delegation
+tokens (`tokenauth=true`) are not supported, and fail like a user who does not exist.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class ScramExchange(Exchange):
         self._find = find
         self._credential: ScramCredential | None = None
         self._first_messages = ""
+        self._client_nonce = ""
         self._nonce = ""
 
     def evaluate(self, token: bytes) -> bytes:
@@ -83,6 +87,7 @@ class ScramExchange(Exchange):
         is_token = "tokenauth=true" in fields[2:]
         credential = self._credential = self._find("" if is_token else name)
         self.principal = f"User:{name}"
+        self._client_nonce = nonce
         self._nonce = nonce + secrets.token_urlsafe(_NONCE_BYTES)
         salt = base64.b64encode(credential.salt).decode()
         reply = f"r={self._nonce},s={salt},i={credential.iterations}"
@@ -93,11 +98,9 @@ class ScramExchange(Exchange):
         without_proof, comma, proof_field = text.rpartition(",")
         _, nonce_field, *_ = _split(without_proof, 2)
         nonce = _value(nonce_field.split(",")[0], "r")
-        if (
-            not comma
-            or not text.startswith("c=")
-            or not hmac.compare_digest(nonce.encode(), self._nonce.encode())
-        ):
+        if not comma or not text.startswith("c="):
+            raise AuthenticationFailed
+        if nonce not in {self._nonce, self._client_nonce + self._nonce}:
             raise AuthenticationFailed
         try:
             proof = base64.b64decode(_value(proof_field, "p"), validate=True)

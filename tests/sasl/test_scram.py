@@ -20,6 +20,7 @@ from appliance.sasl.scram_credential import (
     parse_credential,
     salted_password,
 )
+from tests.support.sasl_wire import CLIENT_NONCE, ScramTokens
 
 BOTH = (SCRAM_SHA_256, SCRAM_SHA_512)
 
@@ -157,6 +158,21 @@ def test_a_final_message_that_was_changed_fails(change: str) -> None:
     with pytest.raises(AuthenticationFailed):
         exchange.evaluate(final.encode())
     assert not exchange.is_complete
+
+
+def test_the_doubled_nonce_of_an_old_librdkafka_is_accepted_if_the_servers_is_in_it() -> None:
+    credential = new_credential("alice", SCRAM_SHA_256, "x")
+    for is_ours in (True, False):
+        exchange = ScramExchange(SCRAM_SHA_256, users(credential).find(SCRAM_SHA_256))
+        tokens = ScramTokens(SCRAM_SHA_256, "alice", "x")
+        first = exchange.evaluate(tokens.first)
+        nonce = first.decode().split(",")[0].removeprefix("r=")
+        if is_ours:
+            exchange.evaluate(tokens.final(first, nonce=CLIENT_NONCE + nonce))
+            assert exchange.is_complete
+        else:
+            with pytest.raises(AuthenticationFailed):
+                exchange.evaluate(tokens.final(first, nonce=CLIENT_NONCE + CLIENT_NONCE))
 
 
 def test_an_authorization_id_must_be_the_name() -> None:

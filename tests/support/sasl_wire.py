@@ -46,6 +46,20 @@ def raw_answer(connection: WireSocket) -> bytes | str:
         return CLOSED
 
 
+def handshake_frame(mechanism: str, version: int = 1) -> bytes:
+    """Return a SaslHandshake request."""
+    return encode_request(
+        ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism), 1, client_id="wire"
+    )
+
+
+def authenticate_frame(token: bytes, version: int = 2) -> bytes:
+    """Return a SaslAuthenticate request."""
+    return encode_request(
+        ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(token), 2, client_id="wire"
+    )
+
+
 def handshake(connection: WireSocket, mechanism: str, version: int = 1) -> Any:
     """Name a mechanism; the mechanisms of the answer are sorted."""
     told = asked(connection, ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism))

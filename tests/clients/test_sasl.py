@@ -1,0 +1,288 @@
+"""Real clients log in with SASL, set up as docs/access.md says: every mechanism, in plain text and over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, Producer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from tests.support.apache_kafka import tool
+from tests.support.broker import Appliance
+from tests.support.wire import PATIENCE_S, free_ports
+
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+COUNT = 300
+VALUES = [b"%d" % number * (number % 300 + 1) for number in range(COUNT)]
+LOGINS = {
+    "PLAIN": ("bob", "bob-secret"),
+    "SCRAM-SHA-256": ("alice", "alice-secret"),
+    "SCRAM-SHA-512": ("alice", "alice-secret"),
+}
+PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
+
+every_way = pytest.mark.parametrize(
+    ("protocol", "mechanism"), [(protocol, mechanism) for protocol in PROTOCOLS for mechanism in LOGINS]
+)
+
+
+def example(name: str) -> str:
+    """The code block of the page behind its mark."""
+    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None, f"{PAGE} has no example {name}"
+    return found[1]
+
+
+class Scene:
+    """The page's example, with ports and paths of the test, and a listener without TLS besides."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sh(example("certificates"))
+        users = directory / "users.toml"
+        users.write_text(example("sasl-plain-users"))
+        users.chmod(0o600)
+        self.port = free_ports(3)
+        options = example("sasl-options").replace("/etc/appliance", str(directory))
+        options = options.replace("9192", str(self.port + 1)).replace("9092", str(self.port))
+        settings: dict[str, Any] = {}
+        for line in options.splitlines():
+            name, value = line.split(" = ", 1)
+            settings[name.strip('"')] = json.loads(value)
+        settings["listeners"].append(f"SASL_PLAINTEXT://127.0.0.1:{self.port + 2}")
+        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
+        self.addresses = {
+            "SASL_SSL": f"localhost:{self.port + 1}",
+            "SASL_PLAINTEXT": f"localhost:{self.port + 2}",
+        }
+
+    def sh(self, script: str) -> str:
+        program = f"{sys.executable} -m appliance"
+        done = subprocess.run(
+            ["bash", "-euc", script.replace("appliance users", f"{program} users")],
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def path(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def start(self) -> None:
+        self.broker.start()
+        told = self.sh(example("sasl-user").replace("9092", str(self.port)))
+        assert "alice" in told
+
+    def options(self, protocol: str, mechanism: str) -> dict[str, Any]:
+        """librdkafka's."""
+        user, password = LOGINS[mechanism]
+        return {
+            "bootstrap.servers": self.addresses[protocol],
+            "broker.address.family": "v4",
+            "security.protocol": protocol,
+            "ssl.ca.location": self.path("ca.pem"),
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+        }
+
+    def python_options(self, protocol: str, mechanism: str) -> dict[str, Any]:
+        """What kafka-python and aiokafka have in common."""
+        user, password = LOGINS[mechanism]
+        return {
+            "bootstrap_servers": self.addresses[protocol],
+            "security_protocol": protocol,
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": user,
+            "sasl_plain_password": password,
+            "ssl_context": ssl.create_default_context(cafile=self.path("ca.pem")),
+        }
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(tmp_path_factory.mktemp("sasl-clients"))
+    try:
+        scene.start()
+        yield scene
+    finally:
+        scene.broker.stop()
+
+
+def topic_of(client: str, protocol: str, mechanism: str) -> str:
+    return f"{client}-{protocol}-{mechanism}"
+
+
+def test_the_pages_commands_produce_and_consume_with_kcat(scene: Scene) -> None:
+    assert scene.sh(example("sasl-kcat").replace("9192", str(scene.port + 1))) == "hello\n"
+
+
+@every_way
+def test_kcat(scene: Scene, protocol: str, mechanism: str) -> None:
+    topic = topic_of("kcat", protocol, mechanism)
+    options = [
+        part
+        for name, value in scene.options(protocol, mechanism).items()
+        for part in ("-X", f"{name}={value}")
+    ]
+    kcat("-P", "-t", topic, *options, given=b"\n".join(VALUES))
+    assert kcat("-C", "-e", "-t", topic, *options).splitlines() == VALUES
+
+
+def kcat(*arguments: str, given: bytes = b"") -> bytes:
+    done = subprocess.run(["kcat", *arguments], input=given, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@every_way
+def test_confluent_kafka(scene: Scene, protocol: str, mechanism: str) -> None:
+    options, topic = scene.options(protocol, mechanism), topic_of("confluent", protocol, mechanism)
+    producer = Producer({**options, "compression.type": "zstd", "enable.idempotence": True})
+    failures: list[object] = []
+    for value in VALUES:
+        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(60) == 0
+    assert failures == [None] * COUNT
+    consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    got: list[bytes | None] = []
+    while len(got) < COUNT:
+        found = consumer.consume(COUNT, PATIENCE_S)
+        assert found, f"only {len(got)} came"
+        got += [message.value() for message in found]
+    consumer.close()
+    assert got == VALUES
+
+
+@every_way
+def test_kafka_python(scene: Scene, protocol: str, mechanism: str) -> None:
+    options, topic = scene.python_options(protocol, mechanism), topic_of("kafka-python", protocol, mechanism)
+    producer = KafkaProducer(**options, acks="all")
+    for sent in [producer.send(topic, value) for value in VALUES]:
+        sent.get(timeout=60)
+    producer.close()
+    consumer = KafkaConsumer(**options, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+    consumer.assign([TopicPartition(topic, 0)])
+    assert [next(consumer).value for _ in range(COUNT)] == VALUES
+    consumer.close()
+
+
+@every_way
+def test_aiokafka(scene: Scene, protocol: str, mechanism: str) -> None:
+    async def play() -> list[bytes]:
+        options, topic = scene.python_options(protocol, mechanism), topic_of("aiokafka", protocol, mechanism)
+        producer = AIOKafkaProducer(**options, acks="all")
+        await producer.start()
+        for value in VALUES:
+            await producer.send(topic, value)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(topic, **options, auto_offset_reset="earliest")
+        await consumer.start()
+        got = [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in range(COUNT)]
+        await consumer.stop()
+        return got
+
+    assert asyncio.run(play()) == VALUES
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("mechanism", LOGINS)
+def test_kafkajs(scene: Scene, protocol: str, mechanism: str) -> None:
+    user, password = LOGINS[mechanism]
+    values = [value.decode() for value in VALUES]
+    asked = {
+        "broker": scene.addresses[protocol],
+        "ca": scene.path("ca.pem") if protocol == "SASL_SSL" else None,
+        "mechanism": mechanism.lower(),
+        "username": user,
+        "password": password,
+        "topic": topic_of("kafkajs", protocol, mechanism),
+        "values": values,
+    }
+    script = Path(__file__).parent / "kafkajs" / "sasl.js"
+    done = subprocess.run(
+        ["node", str(script)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == values
+
+
+def java_properties(scene: Scene, protocol: str, mechanism: str) -> Path:
+    """The page's properties for another protocol and mechanism."""
+    user, password = LOGINS[mechanism]
+    text = example("sasl-java").replace("location=", f"location={scene.directory}/")
+    text = text.replace("SASL_SSL", protocol).replace("SCRAM-SHA-512", mechanism)
+    text = text.replace('"alice"', f'"{user}"').replace("alice-secret", password)
+    if mechanism == "PLAIN":
+        text = text.replace("security.scram.Scram", "security.plain.Plain")
+    path = scene.directory / f"{protocol}-{mechanism}.properties"
+    path.write_text(text)
+    return path
+
+
+@every_way
+def test_java(scene: Scene, protocol: str, mechanism: str) -> None:
+    topic = topic_of("java", protocol, mechanism)
+    common = (
+        *("--bootstrap-server", scene.addresses[protocol], "--topic", topic),
+        *("--command-config", str(java_properties(scene, protocol, mechanism))),
+    )
+    told = tool(
+        "org.apache.kafka.tools.VerifiableProducer", *common, "--max-messages", "1000", "--acks", "-1"
+    )
+    assert '"acked":1000' in told
+    read = tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *(*common, "--from-beginning", "--max-messages", "1000", "--timeout-ms", "60000"),
+    )
+    assert [int(line) for line in read.split()] == list(range(1000))
+
+
+def test_kafkas_tool_for_users_works_unchanged(scene: Scene) -> None:
+    """`kafka-configs.sh` adds a user over a listener with SASL, and deletes it."""
+    common = (
+        *("--bootstrap-server", scene.addresses["SASL_SSL"]),
+        *("--command-config", str(java_properties(scene, "SASL_SSL", "SCRAM-SHA-512"))),
+        *("--alter", "--entity-type", "users", "--entity-name", "dora"),
+    )
+    command = "kafka.admin.ConfigCommand"
+    assert "Completed" in tool(
+        command, *common, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=dora-secret]"
+    )
+    options = scene.options("SASL_SSL", "SCRAM-SHA-256") | {
+        "sasl.username": "dora",
+        "sasl.password": "dora-secret",
+    }
+    Producer(options).list_topics(timeout=PATIENCE_S)
+    listed = scene.sh(f"appliance users list --bootstrap localhost:{scene.port} --json")
+    assert {"user": "dora", "mechanism": "SCRAM-SHA-256", "iterations": 8192} in json.loads(listed)
+    assert "Completed" in tool(command, *common, "--delete-config", "SCRAM-SHA-256")
+    assert "dora" not in scene.sh(f"appliance users list --bootstrap localhost:{scene.port}")
+
+
+def test_no_secret_is_in_the_log(scene: Scene) -> None:
+    """After all that the other tests have done."""
+    output = scene.broker.output()
+    for secret in ("alice-secret", "bob-secret", "dora-secret", "stored_key", "salt="):
+        assert secret not in output
+    assert not re.search(r"[A-Za-z0-9+/]{40,}=", output)
