@@ -31,7 +31,7 @@ class Authenticators:
         clock: Clock,
         complain: Callable[[str], None],
         *,
-        keys: KeySource | None,
+        keys: KeySource | None = None,
     ) -> None:
         self._clock = clock
         self._max_reauth_ms = settings.sasl.max_reauth_ms

@@ -62,7 +62,8 @@ class OAuthBearerExchange(Exchange):
         if wanted_principal not in ("", good.subject):
             raise AuthenticationFailed(
                 f"The client asked for the authorization id {wanted_principal[:200]!r}, but its token is for"
-                f" {good.subject[:200]!r}."
+                f" {good.subject[:200]!r}.",
+                why="its client asked for another principal than that of its token",
             )
         self.principal = f"User:{good.subject}"
         self.expires_at_ms = good.expires_at_ms

@@ -287,7 +287,7 @@ def run_java(scene: Scene, properties: Path, name: str, *arguments: str) -> subp
 
 def java_properties(scene: Scene, url: str) -> Path:
     """Those of the page."""
-    page = re.search(r"```properties\n(security.protocol=SASL_SSL\n.*?)```", PAGE.read_text(), re.DOTALL)
+    page = re.search(r"```properties\n([^`]*sasl.mechanism=OAUTHBEARER\n.*?)```", PAGE.read_text(), re.DOTALL)
     assert page is not None
     told = page[1].replace("location=ca.pem", f"location={scene.authorities}")
     told = re.sub(r"(token.endpoint.url=).*", rf"\g<1>{url}", told)

@@ -149,8 +149,14 @@ def _read(path: str) -> bytes:
     # A pipe without a writer would block an open, and a device has no end.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise EndpointFault("it is no regular file")
+        if found.st_uid not in {0, os.geteuid()} or found.st_mode & stat.S_IWOTH:
+            # As with log directories (control/supervisor/permissions.py).
+            raise EndpointFault(
+                "another user can change it, and then log in as anybody: see its owner and mode"
+            )
         document = file.read(DOCUMENT_BYTES_MAX + 1)
     if len(document) > DOCUMENT_BYTES_MAX:
         raise EndpointFault(f"it has more than {DOCUMENT_BYTES_MAX} bytes")

@@ -17,6 +17,7 @@ import pytest
 from appliance.config.sections.oauthbearer import OAuthBearerSettings
 from appliance.control.keys.endpoint import EndpointFault, Fetch
 from appliance.sasl.key_set import DOCUMENT_BYTES_MAX
+from tests.support.another_user import NOBODY
 from tests.support.identity_provider import IdentityProvider
 from tests.support.pki import Authority
 
@@ -192,6 +193,23 @@ def test_what_is_no_readable_file_is_a_failure(tmp_path: Path) -> None:
     ):
         with pytest.raises(EndpointFault, match=why):
             fetched(f"file://{path}")
+
+
+def test_a_file_that_another_user_can_change_is_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(DOCUMENT)
+    for mode in (0o600, 0o644, 0o664, 0o444):
+        path.chmod(mode)
+        assert fetched(f"file://{path}") == DOCUMENT
+    path.chmod(0o644)
+    if os.geteuid() == 0:  # nobody else can give a file away
+        os.chown(path, NOBODY, 0)
+        with pytest.raises(EndpointFault, match="another user can change it"):
+            fetched(f"file://{path}")
+        os.chown(path, 0, 0)
+    path.chmod(0o646)
+    with pytest.raises(EndpointFault, match="another user can change it"):
+        fetched(f"file://{path}")
 
 
 class Served:
