@@ -85,6 +85,8 @@ def test_a_bad_token_gets_the_json_text_and_then_fails_whatever_the_client_sends
         b"n,,\x01auth=Bearer \x01\x01",
         b"n,,\x01auth=Bearer x",
         b"n,,\x01auth=Bearer x\x01",
+        b"n,,\x01auth=Bearer abcdef",
+        b"n,,\x01auth=Bearer abcdef\x01x",
         b"n,,\x01auth=Basic x\x01\x01",
         b"n,,\x01auth=Bearer x y\x01\x01",
         b"n,,\x01auth=Bearer x\x01auth=Bearer y\x01\x01",

@@ -292,6 +292,8 @@ def test_deep_json_is_refused(opening: bytes) -> None:
         b'{"sub":"alice","sub":"root","iat":1700000000,"exp":1700003600}',
         b'{"sub":"alice","iat":1700000000,"exp":Infinity}',
         b'{"sub":"alice","iat":NaN,"exp":1700003600}',
+        b'{"sub":"alice","iat":1700000000,"exp":1700003600,"other":NaN}',
+        b'{"sub":"alice","iat":1700000000,"exp":1700003600,"other":[-Infinity]}',
         b'{"sub":"alice","iat":1700000000,"exp":1700003600} {}',
         b'{"sub":"alice","iat":1700000000,"exp":' + b"9" * 5000 + b"}",
     ],
