@@ -100,7 +100,7 @@ def add(
     overrides: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Add USER, or give USER another password. The password never stands on the command line."""
+    """Add USER, or give USER another password. The command line never holds the password."""
     wanted = tuple(dict.fromkeys(each.upper() for each in mechanisms)) or tuple(DIGESTS)
     if not name:
         raise click.BadParameter("must not be empty", param_hint="USER")

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import MalformedFrame
@@ -42,7 +42,10 @@ from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import decode_request, encode_response, encode_unsupported_api_versions
 from appliance.requests.local_handlers.api_versions import api_versions_of
 from appliance.sasl.mechanism import AuthenticationFailed, CannotDecide, Exchange
-from appliance.sasl.registry import MakeExchange
+
+if TYPE_CHECKING:
+    # Without a listener with SASL nobody loads the mechanisms.
+    from appliance.sasl.registry import MakeExchange
 
 MECHANISM_CHARACTERS_MAX: Final = 100
 

@@ -11,7 +11,7 @@ Source: Kafka's `SocketServer.scala` and `KafkaChannel.java`, release 4.3.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import MalformedFrame
@@ -22,7 +22,10 @@ from appliance.requests.authentication import Authenticated, Authentication, Sta
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.session import Request, Session
 from appliance.requests.session_lifetime import SessionLifetime
-from appliance.sasl.registry import MakeExchange
+
+if TYPE_CHECKING:
+    # Without a listener with SASL nobody loads the mechanisms.
+    from appliance.sasl.registry import MakeExchange
 
 INTERVAL_NS: Final = 1_000_000_000
 """A client may begin to authenticate again once in this time. An earlier SaslHandshake is ILLEGAL_SASL_STATE."""

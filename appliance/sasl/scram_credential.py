@@ -7,15 +7,15 @@
 
     salt=…,stored_key=…,server_key=…,iterations=4096            the text in the metadata store; base64
 
+Every process knows this module, and few of them derive a key: OpenSSL is loaded with the first one that does.
+
 Source: RFC 5802, RFC 7677; Kafka's `ScramFormatter.java` and `ScramCredentialUtils.java`.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import secrets
+import os
 from typing import Final
 
 from appliance.cluster import ScramCredential
@@ -34,13 +34,18 @@ TYPES: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 NUMBERS: Final = {name: number for number, name in TYPES.items()}
 
 
+_DIGEST_BYTES: Final = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
+
+
 def digest_bytes(mechanism: str) -> int:
     """Return the length of the mechanism's keys."""
-    return hashlib.new(DIGESTS[mechanism]).digest_size
+    return _DIGEST_BYTES[mechanism]
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """Return what clients derive from a password: 1 to 20 ms of work."""
+    import hashlib
+
     return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, iterations)
 
 
@@ -48,6 +53,9 @@ def credential_from_salted(
     user: str, mechanism: str, *, salted: bytes, salt: bytes, iterations: int
 ) -> ScramCredential:
     """Return what is kept of a salted password."""
+    import hashlib
+    import hmac
+
     digest = DIGESTS[mechanism]
     client_key = hmac.digest(salted, b"Client Key", digest)
     return ScramCredential(
@@ -64,7 +72,7 @@ def new_credential(
     user: str, mechanism: str, password: str, *, iterations: int = ITERATIONS_MIN
 ) -> ScramCredential:
     """Return a credential for a password, with a new salt."""
-    salt = secrets.token_bytes(SALT_BYTES)
+    salt = os.urandom(SALT_BYTES)
     salted = salted_password(mechanism, password, salt, iterations)
     return credential_from_salted(user, mechanism, salted=salted, salt=salt, iterations=iterations)
 

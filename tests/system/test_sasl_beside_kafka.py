@@ -111,9 +111,7 @@ class Pair:
             upserted = ScramCredentialUpsertion(
                 "carol", number, 4096, salt, salted_password(mechanism, "carol-secret", salt, 4096)
             )
-            for told in self.both(
-                lambda connection, one=upserted: [alter(connection, upserted=[one])], plain=True
-            ):
+            for told in self.both(upserting(upserted), plain=True):
                 assert told == [[("carol", 0, None)]]
 
     def both(self, conversation: Conversation, *, plain: bool = False) -> tuple[list[Any], list[Any]]:
@@ -150,6 +148,10 @@ def alter(
     body = AlterUserScramCredentialsRequest(tuple(deleted or ()), tuple(upserted or ()))
     response = asked(connection, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, body)
     return sorted((each.user, each.error_code, each.error_message) for each in response.results)
+
+
+def upserting(*upserted: ScramCredentialUpsertion) -> Conversation:
+    return lambda connection: [alter(connection, upserted=list(upserted))]
 
 
 def describe(connection: WireSocket, *names: str) -> list[Any]:
@@ -410,6 +412,17 @@ def other_request_in_between(connection: WireSocket) -> list[Any]:
     return [handshake(connection, "PLAIN"), versions(connection)]
 
 
+def after_the_end(version: int) -> Conversation:
+    """A request when the session is over."""
+
+    def talk(connection: WireSocket) -> list[Any]:
+        told = shown(log_in(connection, "PLAIN", "alice", "alice-secret", version=version))
+        time.sleep(LIFETIME_MS / 1000 + 0.3)
+        return [told, works(connection)]
+
+    return talk
+
+
 AGAIN: Final[dict[str, Conversation]] = {
     "the same": again("PLAIN", "alice", "alice-secret"),
     "the same, after the end": again("PLAIN", "alice", "alice-secret", pause_s=LIFETIME_MS / 1000 + 0.3),
@@ -419,16 +432,8 @@ AGAIN: Final[dict[str, Conversation]] = {
     "unknown mechanism": again("GSSAPI", "", ""),
     "twice within a second": twice_within_a_second,
     "another request in between": other_request_in_between,
-    "a request after the end": lambda connection: [
-        shown(log_in(connection, "PLAIN", "alice", "alice-secret")),
-        time.sleep(LIFETIME_MS / 1000 + 0.3),
-        works(connection),
-    ],
-    "a request after the end, of an old client": lambda connection: [
-        shown(log_in(connection, "PLAIN", "alice", "alice-secret", version=0)),
-        time.sleep(LIFETIME_MS / 1000 + 0.3),
-        works(connection),
-    ],
+    "a request after the end": after_the_end(2),
+    "a request after the end, of an old client": after_the_end(0),
 }
 
 

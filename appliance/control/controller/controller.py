@@ -599,7 +599,14 @@ class Controller:
         self.state.live = live
         self.state.dirty = True
         try:
-            register(self._registrations, self._brokers, self._fence, live=live, clock=self._clock)
+            register(
+                self._registrations,
+                self._brokers,
+                self._fence,
+                live=live,
+                clock=self._clock,
+                listeners=self._settings.listeners,
+            )
         except StorageFault as fault:
             _logger.error("cannot update broker registrations, retrying in %d ms: %s", RETRY_MS, fault)
             self._alarms(RETRY_MS, self._other_slots_live)

@@ -149,7 +149,15 @@ def _lead(
             image=image,
             emptied=child.wiring.emptied_slots,
         )
-        register(registrations, brokers, fence, live=state.live, clock=clock, begins_anew=image is None)
+        register(
+            registrations,
+            brokers,
+            fence,
+            live=state.live,
+            clock=clock,
+            listeners=settings.listeners,
+            begins_anew=image is None,
+        )
         controller = Controller(
             state,
             store,

@@ -29,6 +29,7 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config.dynamic import SLOT_STOPPED
+from appliance.config.sections.listeners import PLAINTEXT, Listener
 from appliance.control.controller.acl_store import all_of, folders, load_acls
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs, load_group_configs
@@ -139,9 +140,10 @@ def register(
     *,
     live: Iterable[int],
     clock: Clock,
+    listeners: Sequence[Listener],
     begins_anew: bool = False,
 ) -> None:
-    """Registers the slots that are `live`, and takes the registration of the others away.
+    """Registers the slots that are `live` with all their listeners, and takes the registration of the others away.
 
     One that belongs to the session `registrations` is left as it is, unless the instance `begins_anew`; one of another
     session, which will end, is replaced in the same change, so nobody ever sees the slot missing.
@@ -160,16 +162,18 @@ def register(
         if known is not None:
             changes.append(Delete(path))
         if slot.node_id in alive:
-            changes.append(Create(path, encode(_registration(slot, clock)), ephemeral=True))
+            changes.append(Create(path, encode(_registration(slot, clock, listeners)), ephemeral=True))
     registrations.multi([fence.check, *changes])
 
 
-def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
+def _registration(slot: BrokerSlot, clock: Clock, listeners: Sequence[Listener]) -> BrokerRecord:
+    """What others read in the store. As in Kafka, `host` and `port` are of a listener in plain text, or null and -1."""
+    has_plain = any(each.protocol == PLAINTEXT for each in listeners)
     return BrokerRecord(
-        host=slot.host,
-        port=slot.port,
-        endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
-        listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
+        host=slot.host if has_plain else None,
+        port=slot.port if has_plain else -1,
+        endpoints=tuple(each.advertised_text(slot.node_id) for each in listeners),
+        listener_security_protocol_map={each.name: each.protocol for each in listeners},
         timestamp=str(clock.now_ms()),
         rack=UNSET if slot.rack is None else slot.rack,
     )

@@ -164,9 +164,9 @@ class ControllerRecord(msgspec.Struct, frozen=True):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """`rack` is left out where there is none."""
+    """`rack` is left out where there is none. `host` and `port` are null and -1 without a listener in plain text."""
 
-    host: str
+    host: str | None
     port: int
     endpoints: tuple[str, ...]
     listener_security_protocol_map: dict[str, str]

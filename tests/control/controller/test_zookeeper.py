@@ -19,6 +19,7 @@ from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
 from appliance.cluster import BrokerSlot
 from appliance.config import MetadataSettings
+from appliance.config.sections.listeners import Listener
 from appliance.control.controller.takeover import register, win
 from appliance.control.store.errors import BadVersion
 from appliance.control.store.left_sessions import DIRECTORY, HANDED_ON
@@ -156,6 +157,12 @@ def test_registrations_go_at_once_when_everything_stops(
         assert client.get_children("/writers") == []
 
 
+LISTENERS = (
+    Listener("PLAINTEXT", "PLAINTEXT", "localhost", 9092),
+    Listener("OUT", "SASL_SSL", "0.0.0.0", 9192, "logs.example", 19192),
+)
+
+
 def test_registration_of_a_session_that_will_end_is_replaced_in_one_step(
     tmp_path: Path, own_zookeeper: ZooKeeper
 ) -> None:
@@ -165,18 +172,22 @@ def test_registration_of_a_session_that_will_end_is_replaced_in_one_step(
     fence = win(store, clock)
     assert fence is not None
     slots = [BrokerSlot(0, "localhost", 9092, None)]
-    register(store, slots, fence, live=[0], clock=clock)
-    register(ours, slots, fence, live=[0], clock=clock)
+    register(store, slots, fence, live=[0], clock=clock, listeners=LISTENERS)
+    register(ours, slots, fence, live=[0], clock=clock, listeners=LISTENERS)
     stat = ours.get("/brokers/ids/0").stat
+    record = json.loads(ours.get("/brokers/ids/0").data)
+    assert (record["host"], record["port"]) == ("localhost", 9092)
+    assert record["endpoints"] == ["PLAINTEXT://localhost:9092", "OUT://logs.example:19192"]
+    assert record["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT", "OUT": "SASL_SSL"}
     assert stat.ephemeral_owner == ours.session_id
-    register(ours, slots, fence, live=[0], clock=clock)
+    register(ours, slots, fence, live=[0], clock=clock, listeners=LISTENERS)
     assert ours.get("/brokers/ids/0").stat == stat
-    register(ours, slots, fence, live=[0], clock=clock, begins_anew=True)
+    register(ours, slots, fence, live=[0], clock=clock, listeners=LISTENERS, begins_anew=True)
     assert ours.get("/brokers/ids/0").stat.created_zxid > stat.created_zxid
     other = ZooKeeperStore(connect, 60_000, data_dir=tmp_path / "other", clock=clock)
     other.set("/controller_epoch", b"7")
     with pytest.raises(BadVersion):
-        register(ours, slots, fence, live=[], clock=clock)
+        register(ours, slots, fence, live=[], clock=clock, listeners=LISTENERS)
     assert ours.exists("/brokers/ids/0") is not None, "a controller that is none any more took it away"
     for each in (other, ours, store):
         each.close()
