@@ -31,6 +31,10 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from appliance.protocol.apis.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from appliance.protocol.apis.create_acls import AclCreation, CreateAclsRequest
@@ -53,6 +57,10 @@ from appliance.protocol.apis.describe_producers import DescribeProducersRequest,
 from appliance.protocol.apis.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from appliance.protocol.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicName
 from appliance.protocol.apis.describe_transactions import DescribeTransactionsRequest
+from appliance.protocol.apis.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from appliance.protocol.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from appliance.protocol.apis.end_txn import EndTxnRequest
 from appliance.protocol.apis.find_coordinator import GROUP, TRANSACTION, FindCoordinatorRequest
@@ -496,6 +504,16 @@ def questions(chance: random.Random) -> list[Callable[[], Question]]:
             None,
         ),
         lambda: (ApiKey.DELETE_ACLS, DeleteAclsRequest((DeleteAclsFilter(2, "no", None, None, 1, 1),)), None),
+        lambda: (
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            DescribeUserScramCredentialsRequest((UserName("no"),)),
+            None,
+        ),
+        lambda: (
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+            AlterUserScramCredentialsRequest((ScramCredentialDeletion("no", 1),)),
+            None,
+        ),
     ]
 
 
