@@ -20,6 +20,7 @@ Bounds
 
 from __future__ import annotations
 
+import logging
 import select
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +38,8 @@ from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.tls_stream import TlsStream
 from appliance.requests.authentication import FRAME_SIZE_BYTES, Authenticated, Authentication, State
 from appliance.requests.authenticators import Authenticators
+
+_log: Final = logging.getLogger(__name__)
 
 TURN_NS: Final = 2_000_000
 STEPS_AT_ONCE: Final = 4
@@ -233,7 +236,19 @@ class Authentications:
         self._empty(waiting)
         waiting.size_bytes = -1
         conversation = waiting.conversation
-        answer = conversation.take(frame)
+        try:
+            answer = conversation.take(frame)
+        except MalformedFrame:
+            raise
+        except Exception as error:
+            # A defect costs the connection that meets it, and no other one. A traceback shows no values.
+            _log.error(
+                "internal error in the authentication of connection %d (traceback follows)",
+                waiting.assignment.connection_id,
+                exc_info=error,
+            )
+            self._fail(waiting, "internal error, see the traceback above")
+            return
         if conversation.state is State.FAILED:
             self._fail_later(waiting, answer)
             return
@@ -303,6 +318,8 @@ class Authentications:
             self._fail(waiting, waiting.conversation.why)
 
     def _fail(self, waiting: _Waiting, why: str | None) -> None:
+        if self._waiting.get(waiting.fd) is not waiting:
+            return  # it is a session by now, or closed
         self._forget(waiting)
         with suppress(OSError, ValueError):
             cast(SocketType, waiting.stream or waiting.sock).close()

@@ -240,17 +240,18 @@ class Authentication:
             reply = exchange.evaluate(token)
             if not exchange.is_complete:
                 return reply, 0
-            before = self._before
-            if before is not None and before.principal != exchange.principal:
-                raise AuthenticationFailed(
-                    f"Cannot change principals during re-authentication from {_dotted(before.principal)}: "
-                    f"{_dotted(exchange.principal)}"
-                )
         except AuthenticationFailed as failed:
             self._fail(failed.why or failed.message or self._usual_message())
             raise
         except CannotDecide as fault:
             raise MalformedFrame(str(fault)) from None
+        before = self._before
+        if before is not None and before.principal != exchange.principal:
+            self._fail("its client authenticated again as another user")
+            raise AuthenticationFailed(
+                f"Cannot change principals during re-authentication from {_dotted(before.principal)}: "
+                f"{_dotted(exchange.principal)}"
+            )
         lifetime_ms, expires_ns = self._lifetime(exchange.expires_at_ms)
         self.result = Authenticated(self._mechanism, exchange.principal, expires_ns, *self._software)
         self.state = State.DONE

@@ -111,7 +111,7 @@ class Reauthentications:
                     f"a SASL token of {end - start} bytes; the maximum is {self._frame_bytes_max}"
                 )
             answer = under_way.take(bytes(block.view[start:end]))
-        except MalformedFrame:
+        except Exception:
             self._pool.give(block)
             raise
         pending = Request(session, block, int(ApiKey.SASL_AUTHENTICATE), 0, 0)

@@ -31,6 +31,7 @@ from appliance.netproc.tls_stream import TlsStream
 from appliance.requests.authentication import Authenticated
 from appliance.requests.authenticators import Authenticators
 from appliance.requests.topic_routes import TopicRoutes
+from appliance.sasl.plain import PlainExchange
 from appliance.sasl.salt_secret import make_salt_secret
 from tests.support.sasl_wire import authenticate_frame, handshake_frame
 from tests.support.wire import PATIENCE_S
@@ -245,6 +246,25 @@ def test_large_frames_hold_no_more_memory_than_came_and_all_of_them_a_bounded_am
     assert any("too many bytes" in str(why) for _, why in stage.failed)
     stage.close()
     assert not stage.authentications._held_bytes
+
+
+def test_a_defect_of_a_mechanism_costs_one_connection_and_shows_no_secret(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_exchange: PlainExchange, token: bytes) -> bytes:
+        raise KeyError(len(token))
+
+    healthy = stage.arrive()
+    with monkeypatch.context() as patched:
+        patched.setattr(PlainExchange, "evaluate", broken)
+        client = stage.arrive()
+        client.sendall(HANDSHAKE + RIGHT)
+        stage.turn_until(lambda: stage.failed)
+    assert stage.failed == [(2, "internal error, see the traceback above")]
+    assert "KeyError" in caplog.text
+    assert "alice-secret" not in caplog.text
+    healthy.sendall(HANDSHAKE + RIGHT)
+    stage.turn_until(lambda: stage.done)
 
 
 def test_a_client_that_leaves_costs_nothing(stage: Stage) -> None:

@@ -123,7 +123,7 @@ UNKNOWN_TO_KAFKA_PYTHON = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROU
 
 def kafka_python_class(api: ApiKey, kind: str) -> Any:
     name = f"{api.title}{kind}"
-    for package in ("metadata", "admin", "consumer", "producer"):
+    for package in ("metadata", "sasl", "admin", "consumer", "producer"):
         module = import_module(f"kafka.protocol.{package}")
         if hasattr(module, name):
             return getattr(module, name)
