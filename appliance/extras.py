@@ -15,6 +15,7 @@ EXTRA_OF: Final = {
     "rich": "cli",
     "cryptography": "cli",
     "kazoo": "zookeeper",
+    "jwt": "oauth",
     "pyarrow": "spark",
     "pyspark": "spark",
     "numba": "spark",

@@ -37,6 +37,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "held_answers",
         "expired_answers",
     ),
+    "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
     "netproc": (
         "watched_partitions",
         "fetches_answered_early",

@@ -26,6 +26,7 @@ class RoleKind(StrEnum):
     COORDINATOR = "coordinator"
     CLEANER = "cleaner"
     AUDITOR = "auditor"
+    KEYS = "keys"
 
 
 class Role:
@@ -88,6 +89,7 @@ COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 AUDITOR = Role(RoleKind.AUDITOR)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
+KEYS = Role(RoleKind.KEYS)
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -128,6 +130,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles += [CLEANER]
     if settings.audit.is_on:
         roles += [AUDITOR]
+    if settings.validates_tokens:
+        roles += [KEYS]
     return tuple(roles)
 
 

@@ -64,6 +64,10 @@ _SECTION_HEADS: Final = {
         "These options are for the listeners whose security protocol is SASL_PLAINTEXT or SASL_SSL "
         "([access.md](access.md#sasl)).",
     ),
+    "oauthbearer": (
+        "Tokens of an identity provider",
+        "These options are for the SASL mechanism OAUTHBEARER ([access.md](access.md#oauthbearer)).",
+    ),
     "network": (
         "Network",
         "These options are for the connections of clients. The acceptor is the process that accepts connections. "

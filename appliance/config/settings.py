@@ -29,8 +29,9 @@ from appliance.config.sections.listeners import (
 )
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
+from appliance.config.sections.oauthbearer import URL_OPTION, OAuthBearerSettings
 from appliance.config.sections.offsets import OffsetsSettings
-from appliance.config.sections.sasl import PLAIN, SaslSettings
+from appliance.config.sections.sasl import OAUTHBEARER, PLAIN, SaslSettings
 from appliance.config.sections.shared_memory import SharedMemorySettings
 from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
@@ -102,6 +103,7 @@ class Settings:
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     ssl: TlsSettings = field(default_factory=TlsSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
+    oauthbearer: OAuthBearerSettings = field(default_factory=OAuthBearerSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -195,10 +197,26 @@ class Settings:
             raise ConfigurationError(
                 f"listeners: clients of {listener.name} may use the mechanism PLAIN: set sasl.plain.users.file"
             )
+        if OAUTHBEARER in mechanisms and self.oauthbearer.jwks_url is None:
+            raise ConfigurationError(
+                f"listeners: clients of {listener.name} may use the mechanism OAUTHBEARER: set {URL_OPTION}"
+            )
+        if OAUTHBEARER in mechanisms and self.oauthbearer.is_open_to_forgery and not self.listener.insecure:
+            raise ConfigurationError(
+                f"{URL_OPTION} = {self.oauthbearer.jwks_url!r}: without encryption, everybody between the two hosts"
+                " can replace the keys, and then log in as anybody. Use https://, or set insecure = true"
+            )
 
     def authenticates(self, listener: Listener) -> bool:
         """Whether a client of the listener must prove who it is."""
         return listener.is_sasl or (listener.is_tls and self.ssl.client_auth == CLIENT_AUTH_REQUIRED)
+
+    @property
+    def validates_tokens(self) -> bool:
+        """Whether a listener has the mechanism OAUTHBEARER, so that the keys of the identity provider are needed."""
+        return any(
+            each.is_sasl and OAUTHBEARER in self.sasl.mechanisms_of(each.name) for each in self.listeners
+        )
 
     @property
     def main_listener(self) -> Listener:
@@ -234,6 +252,7 @@ Section = (
     ListenerSettings
     | TlsSettings
     | SaslSettings
+    | OAuthBearerSettings
     | NetworkSettings
     | IoSettings
     | BrokerSettings
@@ -251,6 +270,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "listener": ListenerSettings,
     "ssl": TlsSettings,
     "sasl": SaslSettings,
+    "oauthbearer": OAuthBearerSettings,
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,

@@ -283,12 +283,19 @@ class NetworkAgent:
 
     def add_authentications(self) -> None:
         """Serve the listeners that have SASL. Call it before `run`."""
+        from appliance.channels.key_channel import published_keys
         from appliance.netproc.authentications import Authentications
         from appliance.requests.authenticators import Authenticators
 
         self._authentications = Authentications(
             self._settings.sasl,
-            Authenticators(self._settings, self._routes, self._clock, self._process.warn),
+            Authenticators(
+                self._settings,
+                self._routes,
+                self._clock,
+                self._process.warn,
+                keys=published_keys(self._process.wiring),
+            ),
             cycle=self._cycle,
             clock=self._clock,
             done=self._add_authenticated,

@@ -10,6 +10,7 @@
 | AUTHENTICATE, TOKENS | a token that the mechanism refuses | SASL_AUTHENTICATION_FAILED (TOKENS: nothing); FAILED |
 | AUTHENTICATE | ApiVersions, SaslHandshake | ILLEGAL_SASL_STATE; FAILED |
 | OTHER_MECHANISM | anything | nothing; FAILED |
+| AUTHENTICATE, TOKENS | a token about which the mechanism cannot decide | nothing; closed at once (MalformedFrame) |
 | any | anything else | nothing; closed at once (MalformedFrame) |
 
 FAILED: the answer leaves after a delay, and then the connection is closed.
@@ -40,7 +41,7 @@ from appliance.protocol.framing import SIZE, SIZE_BYTES, frame_size
 from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import decode_request, encode_response, encode_unsupported_api_versions
 from appliance.requests.local_handlers.api_versions import api_versions_of
-from appliance.sasl.mechanism import AuthenticationFailed, Exchange
+from appliance.sasl.mechanism import AuthenticationFailed, CannotDecide, Exchange
 
 if TYPE_CHECKING:
     # Without a listener with SASL nobody loads the mechanisms.
@@ -235,6 +236,7 @@ class Authentication:
 
         Raises:
             AuthenticationFailed: the state is FAILED.
+            MalformedFrame: the mechanism cannot decide; the connection must be closed at once.
         """
         exchange = self._exchange
         assert exchange is not None
@@ -243,8 +245,10 @@ class Authentication:
             if not exchange.is_complete:
                 return reply, 0
         except AuthenticationFailed as failed:
-            self._fail(failed.message or self._usual_message())
+            self._fail(failed.why or failed.message or self._usual_message())
             raise
+        except CannotDecide as fault:
+            raise MalformedFrame(str(fault)) from None
         before = self._before
         if before is not None and before.principal != exchange.principal:
             self._fail("its client authenticated again as another user")

@@ -10,6 +10,7 @@ from appliance.requests.authentication import Authentication
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.sasl.registry import MakeExchange, Sources, makers_of
 from appliance.sasl.salt_secret import read_salt_secret
+from appliance.sasl.token_validator import KeySource
 
 
 class Authenticators:
@@ -18,12 +19,19 @@ class Authenticators:
     Args:
         routes: of which the metadata image is taken, with the credentials of SCRAM.
         complain: writes a line for the operator.
+        keys: of the identity provider; None if no listener has OAUTHBEARER.
     """
 
     __slots__ = ("_clock", "_makers", "_max_reauth_ms")
 
     def __init__(
-        self, settings: Settings, routes: TopicRoutes, clock: Clock, complain: Callable[[str], None]
+        self,
+        settings: Settings,
+        routes: TopicRoutes,
+        clock: Clock,
+        complain: Callable[[str], None],
+        *,
+        keys: KeySource | None = None,
     ) -> None:
         self._clock = clock
         self._max_reauth_ms = settings.sasl.max_reauth_ms
@@ -33,6 +41,8 @@ class Authenticators:
             complain,
             read_salt_secret(settings.data_dir, complain),
             lambda: () if routes.image is None else routes.image.scram,
+            settings.oauthbearer,
+            keys,
         )
         names = {
             each.name: settings.sasl.mechanisms_of(each.name) for each in settings.listeners if each.is_sasl

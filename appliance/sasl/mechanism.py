@@ -4,7 +4,7 @@
     reply = exchange.evaluate(token)            until `is_complete`, or AuthenticationFailed
 
 An exchange never waits and does no I/O on a network. If it needs an answer that is not there yet, such as keys that
-are being fetched, it raises AuthenticationFailed, and the client tries again.
+are being fetched, it raises CannotDecide, and the client tries again.
 
 The same part in Java: `javax.security.sasl.SaslServer`.
 """
@@ -22,11 +22,21 @@ class AuthenticationFailed(ClientFault):
     Args:
         message: for the client, in the answer with SASL_AUTHENTICATION_FAILED. It must not say whether a user exists,
             and must hold nothing secret. None stands for the usual sentence, which names the mechanism only.
+        why: for the log, if it may say more.
     """
 
-    def __init__(self, message: str | None = None) -> None:
+    def __init__(self, message: str | None = None, *, why: str | None = None) -> None:
         super().__init__(message or "")
         self.message = message
+        self.why = why
+
+
+class CannotDecide(ClientFault):
+    """Whether the client is who it claims to be is not known yet.
+
+    The connection is closed without an answer, because a client then tries again. A failed authentication is final for
+    clients in Java.
+    """
 
 
 class Exchange(ABC):
@@ -50,4 +60,5 @@ class Exchange(ABC):
 
         Raises:
             AuthenticationFailed: the authentication is over. The object must not be used again.
+            CannotDecide: the same, but not because of the client.
         """

@@ -7,16 +7,19 @@ To add a mechanism: its exchange in a file of its own, a row in MECHANISMS, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.clock import Clock
 from appliance.cluster import ScramCredential
-from appliance.config.sections.sasl import PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings
+from appliance.config.sections.oauthbearer import OAuthBearerSettings
+from appliance.config.sections.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings
 from appliance.sasl.mechanism import Exchange
+from appliance.sasl.oauthbearer import OAuthBearerExchange
 from appliance.sasl.password_file import PasswordFile
 from appliance.sasl.plain import PlainExchange
 from appliance.sasl.scram import ScramExchange, ScramUsers
+from appliance.sasl.token_validator import KeySource, TokenValidator
 
 MakeExchange = Callable[[], Exchange]
 """Makes the exchange of one authentication."""
@@ -31,6 +34,8 @@ class Sources:
         complain: writes a line for the operator.
         scram_secret: from which the salts of users who do not exist are derived.
         scram_credentials: returns those of the current metadata image; the same object until one changes.
+        oauthbearer: which tokens count.
+        keys: of the identity provider; None if no listener has OAUTHBEARER.
     """
 
     settings: SaslSettings
@@ -38,6 +43,8 @@ class Sources:
     complain: Callable[[str], None]
     scram_secret: bytes
     scram_credentials: Callable[[], tuple[ScramCredential, ...]]
+    oauthbearer: OAuthBearerSettings = field(default_factory=OAuthBearerSettings)
+    keys: KeySource | None = None
 
 
 def _plain(sources: Sources) -> MakeExchange:
@@ -53,10 +60,17 @@ def _scram(mechanism: str) -> Callable[[Sources], MakeExchange]:
     return maker
 
 
+def _oauthbearer(sources: Sources) -> MakeExchange:
+    assert sources.keys is not None
+    validator = TokenValidator(sources.oauthbearer, sources.keys, sources.clock)
+    return lambda: OAuthBearerExchange(validator)
+
+
 MECHANISMS: Final[Mapping[str, Callable[[Sources], MakeExchange]]] = {
     PLAIN: _plain,
     SCRAM_SHA_256: _scram(SCRAM_SHA_256),
     SCRAM_SHA_512: _scram(SCRAM_SHA_512),
+    OAUTHBEARER: _oauthbearer,
 }
 """By name. The function is called once for each network process, for each mechanism that a listener has."""
 

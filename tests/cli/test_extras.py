@@ -46,7 +46,7 @@ def test_each_module_of_an_extra_belongs_to_a_package_that_the_extra_installs() 
 
 def test_the_broker_alone_installs_no_package_of_an_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    of_users = names(extras["cli"]) | names(extras["zookeeper"]) | names(extras["spark"])
+    of_users = set().union(*(names(extras[each]) for each in ("cli", "zookeeper", "oauth", "spark")))
     assert not names(PROJECT["dependencies"]) & of_users
     assert names(extras["all"]) == of_users
 
@@ -71,6 +71,23 @@ def test_a_store_in_zookeeper_without_its_package_is_refused_before_anything_is_
     assert done.returncode == 2
     assert "metadata.store = zookeeper needs the package kazoo" in done.stderr
     assert "pip install '.[zookeeper]'" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("package", ["jwt", "cryptography"])
+def test_tokens_without_their_packages_are_refused_before_anything_is_written(
+    tmp_path: Path, package: str
+) -> None:
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": "https://identity.example/keys",
+    }
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    done = without((package,), "serve", "--data-dir", tmp_path / "data", *words)
+    assert done.returncode == 2
+    assert f"sasl.enabled.mechanisms = OAUTHBEARER needs the package {package}" in done.stderr
+    assert "pip install '.[oauth]'" in done.stderr
     assert not (tmp_path / "data").exists()
 
 

@@ -40,18 +40,27 @@ PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.02
 ALARM_S: Final = 240
 SLOTS: Final = 2
+TOKENS: Final = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,TOKENS://127.0.0.1:9192",
+    "listener.security.protocol.map": "TOKENS:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": "file:///no/such/directory/keys",
+}
+"""Options with which there is a key process."""
 
 
 class Shared:
     """The shared memory of an instance whose processes all are in their first life, as one of them meets it."""
 
-    def __init__(self, kind: RoleKind, directory: Path) -> None:
+    def __init__(self, kind: RoleKind, directory: Path, options: Mapping[str, str] | None = None) -> None:
         data_dir = directory / "data"
         data_dir.mkdir()
-        asked = {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2"}
+        told = {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2", **(options or {})}
         if kind is RoleKind.AUDITOR:  # it runs only where there is a journal
-            asked |= {"audit.log.events": "changes", "audit.log.topic": "true"}
-        settings = load_settings(None, asked)
+            told |= {"audit.log.events": "changes", "audit.log.topic": "true"}
+        if kind is RoleKind.KEYS:
+            told = {**TOKENS, **told}
+        settings = load_settings(None, told)
         bells = {role: Doorbell.create_eventfd() for role in running_roles(settings)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), bells)
         self.wiring.create_standing_regions()
@@ -83,9 +92,14 @@ class Started(Shared):
     """A process of this kind, the first of its kind, and the test's ends of everything that it shares."""
 
     def __init__(
-        self, kind: RoleKind, directory: Path, *, partitions: Sequence[AssignedPartition] = ()
+        self,
+        kind: RoleKind,
+        directory: Path,
+        *,
+        partitions: Sequence[AssignedPartition] = (),
+        options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(kind, directory)
+        super().__init__(kind, directory, options)
         self._table = Region.open(self.wiring.processes_name)
         self._partitions = tuple(partitions)
         self._errors = directory / "errors"

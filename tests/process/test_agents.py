@@ -16,6 +16,7 @@ from appliance.channels.supervision import Heartbeat, socket_pair
 from appliance.control.auditor.agent import AuditorAgent
 from appliance.control.cleaner.agent import CleanerAgent
 from appliance.control.coordinator.agent import CoordinatorAgent
+from appliance.control.keys.agent import KeyAgent
 from appliance.control.purgatory.agent import PurgatoryAgent
 from appliance.control.supervisor.entry_points import ENTRY_POINTS
 from appliance.ipc.process_table import ProcessState
@@ -42,6 +43,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.COORDINATOR: CoordinatorAgent,
     RoleKind.CLEANER: CleanerAgent,
     RoleKind.AUDITOR: AuditorAgent,
+    RoleKind.KEYS: KeyAgent,
 }
 
 

@@ -34,6 +34,7 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
     RoleKind.COORDINATOR: "appliance.control.coordinator.main:run",
     RoleKind.CLEANER: "appliance.control.cleaner.main:run",
     RoleKind.AUDITOR: "appliance.control.auditor.main:run",
+    RoleKind.KEYS: "appliance.control.keys.main:run",
 }
 
 

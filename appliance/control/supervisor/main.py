@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import setproctitle
@@ -51,6 +52,7 @@ from appliance.errors import (
     HostFault,
     OperatorFault,
 )
+from appliance.extras import need
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
@@ -114,6 +116,7 @@ def _run(
     _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     refuse_full_shared_memory(shared_memory_free_bytes())
+    _load_token_libraries(settings)
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
     group = readers_group(settings)
     directory = DataDirectory.hold(settings.data_dir, patience_ms=patience_ms, group=group)
@@ -233,6 +236,25 @@ def _check_certificates(settings: Settings) -> None:
         from appliance.tls.certificates import server_context
 
         server_context(settings.ssl)
+
+
+def _load_token_libraries(settings: Settings) -> None:
+    """Load what validates the tokens of OAUTHBEARER, so that all processes share its pages.
+
+    Raises:
+        OperatorFault: a package is not installed, and the text names its extra; or the authorities of the identity
+            provider cannot be read.
+    """
+    if settings.validates_tokens:
+        for package in ("cryptography", "jwt"):
+            need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER")
+            import_module(package)
+        from appliance.control.keys.endpoint import EndpointFault, client_context
+
+        try:
+            client_context(settings.oauthbearer)
+        except EndpointFault as fault:
+            raise OperatorFault(str(fault)) from None
 
 
 def _prepare_sasl(settings: Settings, directory: DataDirectory) -> None:

@@ -1,0 +1,1 @@
+"""The key process: fetches the keys of the identity provider (see the README)."""
