@@ -363,6 +363,8 @@ class Authentications:
             if waiting.deadline_ns > now_ns:
                 self._arm(waiting.deadline_ns)
                 return
+            if waiting.is_failing:
+                continue  # it is closed with its answer, after a delay that is bounded, too
             self._fail(
                 waiting,
                 f"its client did not authenticate within {self._settings.authentication_timeout_ms} ms",

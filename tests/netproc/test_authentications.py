@@ -183,6 +183,19 @@ def test_a_failure_is_answered_after_the_delay_and_the_connection_is_not_read_me
     stage.close()
 
 
+def test_a_failure_is_answered_although_the_time_is_up_before(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path, connection_failed_authentication_delay_ms="400", sasl_authentication_timeout_ms="200"
+    )
+    client = stage.arrive()
+    client.sendall(HANDSHAKE + WRONG)
+    stage.turn_until(lambda: stage.failed)
+    assert stage.failed == [(1, "Authentication failed: Invalid username or password")]
+    client.settimeout(PATIENCE_S)
+    assert b"Invalid username or password" in client.recv(1 << 16)
+    stage.close()
+
+
 def test_a_silent_one_is_closed_in_time(tmp_path: Path) -> None:
     stage = Stage(tmp_path, sasl_authentication_timeout_ms="200")
     silent, half = stage.arrive(), stage.arrive()
