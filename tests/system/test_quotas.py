@@ -109,9 +109,10 @@ def producing(broker: Appliance, client_id: str, topic: str) -> Callable[[thread
 
         def delivered(error: Any, message: Any) -> None:
             nonlocal acknowledged
+            if stop.is_set():
+                return  # what is left is purged
             assert error is None, error
-            if not stop.is_set():
-                acknowledged += len(MESSAGE)
+            acknowledged += len(MESSAGE)
 
         producer = Producer(
             {
