@@ -149,13 +149,12 @@ def entity_of_node(node: str) -> str:
 def acl_path(folder: str, resource_name: str) -> str:
     """The node of a resource. Its name may be any text, as a group id may; what a node may be called stays as it is.
 
-    ZooKeeper refuses control characters, those for private use, and the last 16 of the first plane.
+    ZooKeeper refuses control characters, those for private use, and from U+FFF0 on everything.
     """
     if resource_name in {".", ".."}:
         return f"{folder}/{resource_name.replace('.', '%2E')}"
     encoded = (
-        c if c.isprintable() and c not in "/%" and not "\ufff0" <= c <= "\uffff" else quote(c, safe="")
-        for c in resource_name
+        c if c.isprintable() and c not in "/%" and c < "\ufff0" else quote(c, safe="") for c in resource_name
     )
     return f"{folder}/{''.join(encoded)}"
 
