@@ -117,8 +117,7 @@ def test_another_mechanism_than_before_fails_with_the_next_frame() -> None:
     assert not handshake(one).error_code
     states = [one.state]
     assert one.take(authenticate_frame(b"x")[4:]) == b""
-    states.append(one.state)
-    assert states == [State.OTHER_MECHANISM, State.FAILED]
+    assert [*states, one.state] == [State.OTHER_MECHANISM, State.FAILED]
 
 
 def test_a_bare_token_may_be_short_and_not_too_long() -> None:

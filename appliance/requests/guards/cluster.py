@@ -33,7 +33,10 @@ from appliance.protocol.apis.describe_acls import DescribeAclsResponse
 from appliance.protocol.apis.describe_client_quotas import DescribeClientQuotasResponse
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsResponse
 from appliance.protocol.apis.describe_quorum import DescribeQuorumResponse
-from appliance.protocol.apis.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
+from appliance.protocol.apis.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
 from appliance.protocol.apis.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -153,6 +156,9 @@ create_acls = _of_cluster(AclOperation.ALTER, refusal=_refused_acls)
 delete_acls = _of_cluster(AclOperation.ALTER, refusal=_refused_deletions)
 describe_user_scram_credentials = _of_cluster(
     AclOperation.DESCRIBE,
-    refusal=lambda _, __: DescribeUserScramCredentialsResponse((), _DENIED, _ERROR.message),
+    # Kafka puts a result of nobody beside the error.
+    refusal=lambda _, __: DescribeUserScramCredentialsResponse(
+        (DescribeUserScramCredentialsResult("", _DENIED),), _DENIED
+    ),
 )
 alter_user_scram_credentials = _of_cluster(AclOperation.ALTER, refusal=_refused_credentials)
