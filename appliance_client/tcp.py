@@ -177,7 +177,7 @@ class TcpLink:
                 self._want_write(used, wanted=True)
                 return
             except OSError as error:
-                self._lose(str(error.strerror or error))
+                self._lose(self._told(error))
                 return
             for piece in pieces:
                 if sent < len(piece):
@@ -191,6 +191,10 @@ class TcpLink:
     def _send(self, used: socket.socket, pieces: list[Buffer]) -> int:
         """Send a part of `pieces`; return its length."""
         return used.sendmsg(pieces)
+
+    def _told(self, error: OSError) -> str:
+        """Return what went wrong, for a person."""
+        return str(error.strerror or error)
 
     def _want_write(self, used: socket.socket, *, wanted: bool) -> None:
         if self._wants_write != wanted:
@@ -261,7 +265,7 @@ class TlsLink(TcpLink):
         except ssl.SSLWantWriteError:
             self._want_write(used, wanted=True)
         except OSError as error:
-            self._lose(f"TLS: {reason_of(error)}")
+            self._lose(self._told(error))
         else:
             super()._established(used)
 
@@ -276,7 +280,7 @@ class TlsLink(TcpLink):
             except _NOT_NOW:
                 return
             except OSError as error:
-                self._lose(f"TLS: {reason_of(error)}")
+                self._lose(self._told(error))
                 return
             if not received:
                 self._lose("closed by the broker")
@@ -291,6 +295,9 @@ class TlsLink(TcpLink):
             return used.send(first)
         # After a call that did not send, OpenSSL wants the same bytes again: what joins them later comes behind.
         return used.send(b"".join(pieces)[:_JOINED_BYTES])
+
+    def _told(self, error: OSError) -> str:
+        return f"TLS: {reason_of(error)}"
 
     def _forget_socket(self) -> None:
         super()._forget_socket()

@@ -220,9 +220,7 @@ def test_another_certificate_of_the_authority_may_do_nothing(secure: Secure, tmp
 
 def test_a_second_start_prints_the_same_and_overwrites_nothing(tmp_path: Path) -> None:
     broker = Secure(tmp_path / "data")
-    began = time.monotonic()
     broker.start()
-    took_s = time.monotonic() - began
     place = broker.data_dir / "secure"
     first, files = broker.commands(), {path.name: path.read_bytes() for path in place.iterdir()}
     assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
@@ -234,7 +232,6 @@ def test_a_second_start_prints_the_same_and_overwrites_nothing(tmp_path: Path) -
     assert "made new certificates" not in broker.text()
     shell(broker.command("kcat .* -P "))
     broker.stop()
-    assert took_s < READY_S
 
 
 def test_status_shows_the_topics_of_a_broker_that_speaks_tls_only(secure: Secure) -> None:
@@ -335,7 +332,7 @@ def test_the_native_client_speaks_tls_with_asyncio(secure: Secure) -> None:
     ("left_out", "told"),
     [
         (("ssl_cafile",), "certificate is not accepted"),
-        (("ssl_certfile", "ssl_keyfile"), "certificate required"),
+        (("ssl_certfile", "ssl_keyfile"), "certificate required|does it want a client certificate"),
         (
             ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
             "closed by the broker|reset by peer",
