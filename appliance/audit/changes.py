@@ -28,6 +28,7 @@ GROUP: Final = "group"
 ACL: Final = "acl"
 
 _OPERATIONS: Final = {0: "set", 1: "delete", 2: "append", 3: "subtract"}
+_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _WITH_VALUES: Final = frozenset({int(ConfigResourceType.TOPIC), int(ConfigResourceType.GROUP)})
 
 
@@ -196,6 +197,29 @@ def write_txn_markers(request: Any, response: Any) -> Described:
                 yield _partition(topic.name, each.partition_index, each.error_code, detail)
 
 
+def alter_client_quotas(request: Any, response: Any) -> Described:
+    """The quotas of each entity."""
+    if request.validate_only:
+        return
+    asked = {_entity(each.entity): each.ops for each in request.entries}
+    for result in response.entries:
+        name = _entity(result.entity)
+        detail = {each.key: "remove" if each.remove else repr(each.value) for each in asked.get(name, ())}
+        yield resource("quota", name, result.error_code, detail)
+
+
+def alter_user_scram_credentials(request: Any, response: Any) -> Described:
+    """Each user, and what became of which of its credentials; nothing of the credentials themselves."""
+    changes: dict[str, dict[str, str | int | None]] = {}
+    for operation, credentials in (("delete", request.deletions), ("set", request.upsertions)):
+        for each in credentials:
+            changes.setdefault(each.name, {})[_MECHANISMS.get(each.mechanism, str(each.mechanism))] = (
+                operation
+            )
+    for result in response.results:
+        yield resource("user", result.user, result.error_code, changes.get(result.user))
+
+
 CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
@@ -212,6 +236,8 @@ CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.DELETE_GROUPS: delete_groups,
     ApiKey.OFFSET_DELETE: offset_delete,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
 }
 """A test holds the keys against the served APIs that need ALTER, ALTER_CONFIGS, CREATE or DELETE."""
 
@@ -226,6 +252,9 @@ _NAMING: Final = (
     "feature_updates",
     "dirs",
     "markers",
+    "entries",
+    "deletions",
+    "upsertions",
 )
 """Fields of requests that have the things to be changed, and fields of such a thing that name it."""
 _NAMES: Final = (
@@ -246,9 +275,22 @@ def named(request: Any) -> Described:
         return
     for field in _NAMING:
         for each in getattr(request, field, None) or ():
-            names = [each] if isinstance(each, str) else [getattr(each, name, None) for name in _NAMES]
+            if isinstance(each, str):
+                names: list[object] = [each]
+            elif field == "entries":
+                names = [_entity(each.entity)]
+            else:
+                names = [getattr(each, name, None) for name in _NAMES]
             name = next((str(name) for name in names if name is not None), "")
             yield Resource(field.replace("_", "-"), cut(name), UNKNOWN)
+
+
+def _entity(parts: Any) -> str:
+    """Return who a quota is for: `user=alice,client-id=<default>`."""
+    return ",".join(
+        f"{each.entity_type}={'<default>' if each.entity_name is None else each.entity_name}"
+        for each in parts
+    )
 
 
 def _partition(topic: str, number: int, code: int, detail: Mapping[str, str | int | None]) -> Resource:

@@ -12,7 +12,9 @@ from appliance.audit.entry import DENIED, DONE, FAILED, Resource
 from appliance.protocol.acl import AclOperation
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis import (
+    alter_client_quotas,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_acls,
     create_topics,
     delete_acls,
@@ -80,6 +82,47 @@ def test_no_value_of_a_broker_setting_is_recorded() -> None:
         )
         (altered,) = described(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked, response)
         assert altered.detail == {"ssl.keystore.password": told}
+
+
+def test_quotas() -> None:
+    entity = (
+        alter_client_quotas.QuotaEntity("user", "alice"),
+        alter_client_quotas.QuotaEntity("client-id", None),
+    )
+    operations = (
+        alter_client_quotas.QuotaOperation("producer_byte_rate", 1048576.0),
+        alter_client_quotas.QuotaOperation("consumer_byte_rate", remove=True),
+    )
+    entries = (alter_client_quotas.QuotaAlteration(entity, operations),)
+    response = alter_client_quotas.AlterClientQuotasResponse(
+        (alter_client_quotas.QuotaAlterationResult(entity, 31),)
+    )
+    asked = alter_client_quotas.AlterClientQuotasRequest(entries)
+    (altered,) = described(ApiKey.ALTER_CLIENT_QUOTAS, asked, response)
+    assert (altered.type, altered.name) == ("quota", "user=alice,client-id=<default>")
+    assert altered.detail == {"producer_byte_rate": "1048576.0", "consumer_byte_rate": "remove"}
+    assert altered.result == DENIED
+    assert [each.name for each in named(asked)] == ["user=alice,client-id=<default>"]
+    validated = alter_client_quotas.AlterClientQuotasRequest(entries, validate_only=True)
+    assert described(ApiKey.ALTER_CLIENT_QUOTAS, validated, response) == []
+
+
+def test_nothing_of_a_credential_is_recorded() -> None:
+    asked = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+        (alter_user_scram_credentials.ScramCredentialDeletion("bob", 1),),
+        (alter_user_scram_credentials.ScramCredentialUpsertion("alice", 2, 4096, b"salt-1", b"secret-1"),),
+    )
+    response = alter_user_scram_credentials.AlterUserScramCredentialsResponse(
+        (
+            alter_user_scram_credentials.AlterUserScramCredentialsResult("bob", 91),
+            alter_user_scram_credentials.AlterUserScramCredentialsResult("alice"),
+        )
+    )
+    deleted, made = described(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, asked, response)
+    assert (deleted.type, deleted.name, deleted.result) == ("user", "bob", FAILED)
+    assert deleted.detail == {"SCRAM-SHA-256": "delete"}
+    assert (made.name, made.result, made.detail) == ("alice", DONE, {"SCRAM-SHA-512": "set"})
+    assert [each.name for each in named(asked)] == ["bob", "alice"]
 
 
 def test_acls() -> None:
