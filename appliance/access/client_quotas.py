@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from appliance.access.addresses import one_spelling
 from appliance.cluster import ClientQuotas, QuotaEntity
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
@@ -103,13 +104,13 @@ class QuotaRules:
 
 
 class IpRates:
-    """How many connections a second an address may open."""
+    """How many connections a second an address may open. A quota may spell its address in any way."""
 
     __slots__ = ("_bounds", "_default")
 
     def __init__(self, quotas: Iterable[ClientQuotas]) -> None:
         self._bounds = {
-            each.entity.ip: bound
+            one_spelling(each.entity.ip): bound
             for each in quotas
             if each.entity.ip is not None and (bound := each.values.get(CONNECTION_CREATION_RATE)) is not None
         }
@@ -119,7 +120,7 @@ class IpRates:
         return bool(self._bounds) or self._default is not None
 
     def bound(self, host: str) -> float | None:
-        """Return the rate of an address, as the store spells it; None where nothing limits it."""
+        """Return the rate of an address in the spelling of `addresses`; None where nothing limits it."""
         return self._bounds.get(host, self._default)
 
 

@@ -34,7 +34,7 @@ from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
 from appliance.channels.replica_channel import FOLLOWED, MOVED
 from appliance.channels.request_channel import REQUEST, RESPONSE
-from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes, running_roles
+from appliance.channels.roles import KEYS, Role, RoleKind, planned_roles, ring_routes, running_roles
 from appliance.config import Settings
 from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
@@ -208,8 +208,11 @@ class Wiring:
     # A child's part
 
     def close_bells_of_strangers(self, role: Role) -> None:
-        """Close, in the new process of `role`, the doorbells of those with whom it shares no ring."""
-        known = {role}
+        """Close, in the new process of `role`, the doorbells of those whom it never rings.
+
+        It rings those with whom it shares a ring. A network process rings the key process, too (key_channel.py).
+        """
+        known = {role, KEYS} if role.kind is RoleKind.NETPROC else {role}
         for writer, reader in ring_routes(self.settings):
             if role in (writer, reader):
                 known |= {writer, reader}

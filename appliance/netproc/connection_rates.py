@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from appliance.access.addresses import one_spelling
 from appliance.access.client_quotas import IpRates
-from appliance.netproc.acceptor_book import unmapped
 
 WINDOW_S: Final = 11
 PAUSE_MS_MAX: Final = 1_000
@@ -97,7 +97,7 @@ class ConnectionRates:
 
     def opened(self, listener: str, host: str, now_ns: int) -> Opening:
         """Count a connection, and return what becomes of it."""
-        address = unmapped(host)
+        address = one_spelling(host)
         bound = self._ips.bound(address)
         if bound is not None:
             rate = self._address(address, now_ns)

@@ -70,6 +70,16 @@ def test_an_address_that_is_closed_does_not_count_and_hurts_no_other() -> None:
     assert rates.opened("L", "10.0.0.1", START_NS + 11 * 10**9) == Opening()
 
 
+@pytest.mark.parametrize(
+    ("quota", "host"),
+    [("2001:DB8:0:0:0:0:0:1", "2001:db8::1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("10.0.0.1", "::ffff:10.0.0.1")],
+)
+def test_a_quota_counts_however_its_address_is_spelled(quota: str, host: str) -> None:
+    rates = ConnectionRates()
+    rates.set_bounds(None, {}, ips(**{quota: 1}))
+    assert sum(not rates.opened("L", host, START_NS).closed_after_ms for _ in range(50)) == 10
+
+
 def test_many_addresses_make_nothing_grow() -> None:
     rates = ConnectionRates()
     rates.set_bounds(None, {}, ips(default=1))

@@ -46,9 +46,11 @@ def load_quotas(store: MetadataStore) -> Quotas:
     """
     entities: dict[str, QuotaEntity] = {}
     for name in store.children(USER_CONFIGS):
-        user = entity_of_node(name)
-        entities[f"{USER_CONFIGS}/{name}"] = QuotaEntity(user=user)
-        folder = f"{USER_CONFIGS}/{name}/clients"
+        entities[f"{USER_CONFIGS}/{name}"] = QuotaEntity(user=entity_of_node(name))
+    nodes = store.get_many(entities)
+    # Most users have a SCRAM credential and no client id: only those with a child cost a question each.
+    for path, user in [(path, entities[path].user) for path, node in nodes.items() if node.stat.child_count]:
+        folder = f"{path}/clients"
         if store.exists(folder) is not None:
             for client in store.children(folder):
                 entities[f"{folder}/{client}"] = QuotaEntity(user=user, client_id=entity_of_node(client))
@@ -56,8 +58,9 @@ def load_quotas(store: MetadataStore) -> Quotas:
         entities[f"{CLIENT_CONFIGS}/{name}"] = QuotaEntity(client_id=entity_of_node(name))
     for name in store.children(IP_CONFIGS):
         entities[f"{IP_CONFIGS}/{name}"] = QuotaEntity(ip=entity_of_node(name))
+    nodes |= store.get_many(path for path in entities if path not in nodes)
     quotas: Quotas = {}
-    for path, node in store.get_many(entities).items():
+    for path, node in nodes.items():
         keys = USER_KEYS if entities[path].ip is None else IP_KEYS
         values = {
             key: value

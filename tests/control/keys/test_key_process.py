@@ -10,8 +10,9 @@ from typing import Final
 
 import pytest
 
-from appliance.channels.key_channel import PublishedKeys
-from appliance.channels.roles import KEYS, RoleKind
+from appliance.channels.key_channel import PublishedKeys, published_keys
+from appliance.channels.roles import KEYS, Role, RoleKind
+from appliance.channels.wiring import Wiring
 from appliance.sasl.key_set import KeySet
 from tests.process.started import Started
 from tests.support.identity_provider import IdentityProvider, SigningKey, key_set
@@ -86,6 +87,29 @@ def test_a_question_brings_rotated_keys_soon_and_questions_are_bounded(
     assert scene.ids() == ["one", "two"]
     scene.wait_for("two")  # it was not forgotten: ten seconds after the first
     assert len(provider.requests) == fetches + 1
+
+
+def test_only_network_processes_keep_the_bell_of_the_key_process(scene: Scene) -> None:
+    wiring = scene.process.wiring
+    for role in wiring.running:
+        if role != KEYS:
+            assert _keeps_bell(wiring, role) == (role.kind is RoleKind.NETPROC), role
+
+
+def _keeps_bell(wiring: Wiring, role: Role) -> bool:
+    """Whether a child that plays `role` can still ask for newer keys, after it closed what is not its own."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            wiring.close_bells_of_strangers(role)
+            published = published_keys(wiring)
+            assert published is not None
+            published.ask_for_newer()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def test_the_keys_are_fetched_again_each_interval(tmp_path: Path, provider: IdentityProvider) -> None:
