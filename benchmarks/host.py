@@ -120,7 +120,8 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         ),
         (
             "out",
-            ". This price is for clients on the same host, which get copies (decision 0025)",
+            ". This price was measured with clients on the same host, for which the broker copies the records. "
+            "For clients on other hosts it uses `sendfile` (decision 0025)",
             "the network card, if the records are in the page cache, and if `sendfile` for clients on other hosts "
             "costs no more than the copy (**not measured** over a network card)",
         ),

@@ -36,9 +36,11 @@ and does not start. The error for an unknown name suggests the nearest known nam
 ```
 
 The appliance accepts Kafka's `num.network.threads` as `network.processes`, and Kafka's `num.io.threads` as
-`io.workers`. Apart from these two names, it accepts only the settings on this page. DescribeConfigs lists all other
-settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's own file `server.properties` is not a TOML file.
-If you pass this file, the appliance reports an error.
+`io.workers`. Apart from these two names, the file and the flags accept only the settings on this page. Three more
+settings belong to a single slot: `slot.stopped`, `leader.replication.throttled.rate` and
+`follower.replication.throttled.rate`. You can set them on a slot while the appliance runs ([slots.md](slots.md)), but
+not in the file. DescribeConfigs lists all other settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's
+own file `server.properties` is not a TOML file. If you pass this file, the appliance reports an error.
 
 Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables.
 There is one exception. In TOML, `max.connections` cannot have a value and also be the table of

@@ -150,7 +150,7 @@ def test_the_arithmetic_says_of_which_build_it_is_and_what_a_copy_is_for() -> No
     assert text.startswith(
         "Source: the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
     )
-    assert "0.50 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 6 of 32 cores. This price is for clients" in text
+    assert "0.50 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 6 of 32 cores. This price was measured" in text
     assert "for clients on other hosts costs no more than the copy (**not measured**" in text
 
 

@@ -258,7 +258,7 @@ VICTIMS: Final[dict[str, Callable[[Scene], None]]] = {
     "the coordinator": the_coordinator,
     "the controller": the_controller,
     "a slot that leads a partition": a_slot,
-    "the whole host, by `kill -9`": the_whole_host,
+    "all processes of the appliance, by `kill -9`": the_whole_host,
 }
 
 # What is seen
