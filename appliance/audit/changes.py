@@ -14,7 +14,9 @@ from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
-from appliance.audit.entry import UNKNOWN, Resource, cut, resource
+from msgspec.structs import replace
+
+from appliance.audit.entry import FAILED, UNKNOWN, Resource, cut, resource
 from appliance.protocol.acl import AclOperation, AclPermission, PatternType, ResourceType
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_configs import ResourceType as ConfigResourceType
@@ -198,14 +200,25 @@ def write_txn_markers(request: Any, response: Any) -> Described:
 
 
 def alter_client_quotas(request: Any, response: Any) -> Described:
-    """The quotas of each entity."""
+    """The quotas of each entity.
+
+    An entity that is named twice is answered with an error although its first alteration may have taken place.
+    """
     if request.validate_only:
         return
-    asked = {_entity(each.entity): each.ops for each in request.entries}
+    asked: dict[frozenset[tuple[str, str | None]], Any] = {}
+    twice = set()
+    for each in request.entries:
+        entity = _parts(each.entity)
+        if entity in asked:
+            twice.add(entity)
+        else:
+            asked[entity] = each.ops
     for result in response.entries:
-        name = _entity(result.entity)
-        detail = {each.key: "remove" if each.remove else repr(each.value) for each in asked.get(name, ())}
-        yield resource("quota", name, result.error_code, detail)
+        entity = _parts(result.entity)
+        detail = {each.key: "remove" if each.remove else repr(each.value) for each in asked.get(entity, ())}
+        told = resource("quota", _entity(result.entity), result.error_code, detail)
+        yield replace(told, result=UNKNOWN) if entity in twice and told.result == FAILED else told
 
 
 def alter_user_scram_credentials(request: Any, response: Any) -> Described:
@@ -283,6 +296,11 @@ def named(request: Any) -> Described:
                 names = [getattr(each, name, None) for name in _NAMES]
             name = next((str(name) for name in names if name is not None), "")
             yield Resource(field.replace("_", "-"), cut(name), UNKNOWN)
+
+
+def _parts(entity: Any) -> frozenset[tuple[str, str | None]]:
+    """Return what makes two entities the same: of a part that is named twice the last name counts."""
+    return frozenset({each.entity_type: each.entity_name for each in entity}.items())
 
 
 def _entity(parts: Any) -> str:

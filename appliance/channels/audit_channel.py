@@ -6,13 +6,14 @@
 
 Nobody waits for anybody. A message waits in a queue of QUEUE_MESSAGES on either side; `send` answers False when the
 sender's is full. ZeroMQ connects again when the writer has been restarted. What lay in the queues of a process that
-died is lost.
+died is lost. Only processes of this user can send: nobody else can forge an entry (own_user.py).
 """
 
 from __future__ import annotations
 
 import zmq
 
+from appliance.channels.own_user import bind_router
 from appliance.channels.wiring import Wiring
 
 AUDIT_SOCKET = "audit.zmq"
@@ -56,7 +57,7 @@ class AuditInbox:
         self._socket: zmq.Socket[bytes] = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
-        self._socket.bind(wiring.zmq_address(AUDIT_SOCKET))
+        bind_router(self._socket, wiring.zmq_address(AUDIT_SOCKET))
 
     def fileno(self) -> int:
         """ZeroMQ's descriptor, for EPOLLIN; it is edge-triggered, as `ControllerLink` says."""

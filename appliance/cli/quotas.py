@@ -11,7 +11,7 @@ from appliance.access.client_quotas import CLIENT_ID, IP, IP_KEYS, USER, USER_KE
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import first_that_answers, refusal_of
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
@@ -85,7 +85,7 @@ def _named_entity(arguments: dict[str, Any]) -> list[tuple[str, str | None]]:
 @quotas.command(name="list")
 @_entity_options
 @json_option
-@bootstrap_option
+@client_options
 def list_quotas(*, as_json: bool, bootstrap: str, **arguments: Any) -> None:
     """List the quotas, or those of the entities with these parts."""
     components = tuple(
@@ -134,7 +134,7 @@ def _number(value: float) -> str:
 @click.argument("settings", metavar="QUOTA=VALUE...", nargs=-1, required=True)
 @_entity_options
 @json_option
-@bootstrap_option
+@client_options
 def set_quotas(*, settings: tuple[str, ...], as_json: bool, bootstrap: str, **arguments: Any) -> None:
     """Set quotas of an entity, for example: quotas set producer_byte_rate=1048576 --user alice."""
     entity = _named_entity(arguments)
@@ -155,7 +155,7 @@ def set_quotas(*, settings: tuple[str, ...], as_json: bool, bootstrap: str, **ar
 @click.argument("keys", metavar="QUOTA...", nargs=-1)
 @_entity_options
 @json_option
-@bootstrap_option
+@client_options
 def remove(*, keys: tuple[str, ...], as_json: bool, bootstrap: str, **arguments: Any) -> None:
     """Remove quotas of an entity; all of them if none is named."""
     entity = _named_entity(arguments)

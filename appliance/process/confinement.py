@@ -5,7 +5,8 @@
 | netproc, coordinator, purgatory | DAC_READ_SEARCH | opens shared memory for writing |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
-| ioproc, replica, cleaner, controller | those over files: they write logs or metadata | everything |
+| ioproc, replica, cleaner, controller, auditor | those over files: they write logs, metadata, audit.log | everything |
+| keys | those over files; it must connect to the identity provider | everything |
 
 netproc, acceptor and coordinator handle bytes of strangers. So the kernel refuses them, and the purgatory, which writes
 no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to create or

@@ -116,8 +116,12 @@ class Reauthentications:
                     f"a SASL token of {end - start} bytes; the maximum is {self._frame_bytes_max}"
                 )
             answer = under_way.take(bytes(block.view[start:end]))
-        except Exception:
+        except Exception as error:
             self._pool.give(block)
+            begun = lifetime.under_way
+            if self._auditing is not None and begun is not None and isinstance(error, MalformedFrame):
+                # As of a first authentication that is not decided.
+                self._auditing.failed(session, mechanism=begun.mechanism, claimed="", why=str(error))
             raise
         pending = Request(session, block, int(ApiKey.SASL_AUTHENTICATE), 0, 0)
         session.enqueue(pending)

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from appliance.audit.changes import CHANGES, named
-from appliance.audit.entry import DENIED, DONE, FAILED, Resource
+from appliance.audit.entry import DENIED, DONE, FAILED, UNKNOWN, Resource
 from appliance.protocol.acl import AclOperation
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis import (
@@ -105,6 +105,26 @@ def test_quotas() -> None:
     assert [each.name for each in named(asked)] == ["user=alice,client-id=<default>"]
     validated = alter_client_quotas.AlterClientQuotasRequest(entries, validate_only=True)
     assert described(ApiKey.ALTER_CLIENT_QUOTAS, validated, response) == []
+
+
+def test_quotas_of_an_entity_that_is_named_twice_may_have_changed_by_the_first_alteration() -> None:
+    user, client = (
+        alter_client_quotas.QuotaEntity("user", "alice"),
+        alter_client_quotas.QuotaEntity("client-id", "c"),
+    )
+    entries = tuple(
+        alter_client_quotas.QuotaAlteration(
+            entity, (alter_client_quotas.QuotaOperation("producer_byte_rate", value),)
+        )
+        for entity, value in (((user, client), 1.0), ((client, user), 2.0))
+    )
+    asked = alter_client_quotas.AlterClientQuotasRequest(entries)
+    for code, result in ((42, UNKNOWN), (31, DENIED)):
+        response = alter_client_quotas.AlterClientQuotasResponse(
+            (alter_client_quotas.QuotaAlterationResult((user, client), code),)
+        )
+        (altered,) = described(ApiKey.ALTER_CLIENT_QUOTAS, asked, response)
+        assert (altered.result, altered.detail) == (result, {"producer_byte_rate": "1.0"})
 
 
 def test_nothing_of_a_credential_is_recorded() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zmq
 
+from appliance.channels.audit_channel import AUDIT_SOCKET, AuditInbox, AuditLink
 from appliance.channels.own_user import bind_router, bind_socket, peer_of
 from appliance.errors import HostFault
 
@@ -61,6 +64,38 @@ def test_zeromq_drops_what_another_user_sends(place: Path) -> None:
     assert router.recv_multipart()[1] == str(os.geteuid()).encode()
     router.close(linger=0)
     context.term()
+
+
+def test_another_user_cannot_write_into_the_audit_journal(place: Path) -> None:
+    wiring = Mock(zmq_address=lambda name: f"ipc://{place}/{name}")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    before = os.umask(0)
+    try:
+        inbox = AuditInbox(wiring, context=context)
+    finally:
+        os.umask(before)
+    path = place / AUDIT_SOCKET
+    mode = path.stat().st_mode
+    path.chmod(0o777)
+
+    def send() -> None:
+        theirs: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        link = AuditLink(wiring, context=theirs)
+        link.send(str(os.geteuid()).encode())
+        link.close()
+        theirs.term()
+
+    as_user(NOBODY, send)
+    as_user(os.geteuid(), send)
+    arrived: list[bytes] = []
+    until = time.monotonic() + 10
+    while not arrived and time.monotonic() < until:
+        arrived += inbox.take()
+        time.sleep(0.01)
+    inbox.close()
+    context.term()
+    assert mode & 0o077 == 0
+    assert arrived == [str(os.geteuid()).encode()]
 
 
 def test_sockets_are_made_for_this_user_alone_whatever_the_umask(place: Path) -> None:

@@ -257,6 +257,7 @@ def test_status_shows_the_topics_of_a_broker_that_speaks_tls_only(secure: Secure
         ("groups", "list"),
         ("transactions", "list"),
         ("acls", "list"),
+        ("quotas", "list"),
         ("offsets", TOPIC),
         ("log-dirs", "describe"),
         ("slots", "list"),
