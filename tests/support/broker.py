@@ -221,10 +221,15 @@ class Appliance:
         if not ready or self._process.poll() is not None:
             self._give_up("was not ready in time" if self._process.poll() is None else "ended at start")
         for slot in range(self.slots):
-            if not answers_api_versions(self.port + slot, deadline - time.monotonic()):
+            # A refusal may have "ready" in its text, too ("already"), and be read before its process has ended.
+            left_s = deadline - time.monotonic()
+            if not answers_api_versions(self.port + slot, left_s, is_running=self._is_running):
                 self._give_up(f"said ready, but port {self.port + slot} does not answer ApiVersions")
         self._memory = _memory_of(self.data_dir)
         self._remember_family()
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """SIGTERM, then the checks of a clean stop; does nothing when it is not running.

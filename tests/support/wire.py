@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from functools import cache
 from types import TracebackType
 from typing import Final, Self
@@ -125,10 +126,12 @@ def nullable_string(text: str | None) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def answers_api_versions(port: int, timeout_s: float) -> bool:
-    """True as soon as the port answers ApiVersions v0, False when it has not within `timeout_s`."""
+def answers_api_versions(
+    port: int, timeout_s: float, *, is_running: Callable[[], bool] = lambda: True
+) -> bool:
+    """True as soon as the port answers ApiVersions v0, False when it has not within `timeout_s`, or nobody will."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and is_running():
         try:
             with WireSocket(port, timeout_s=1.0) as connection:
                 correlation_id = connection.send_request(API_VERSIONS, 0, b"", flexible=False)
