@@ -28,15 +28,16 @@ def is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def missing(module: str, *, needed_by: str) -> OperatorFault | None:
+def missing(module: str, *, needed_by: str, extra: str | None = None) -> OperatorFault | None:
     """Return the error for a module that cannot be imported; None for a module that belongs to no extra.
 
     Args:
         module: the module's full name, such as `ModuleNotFoundError.name`.
         needed_by: the command or setting that needs it.
+        extra: the one to install for it, where that is not the one of EXTRA_OF.
     """
     package = module.partition(".")[0]
-    extra = EXTRA_OF.get(package)
+    extra = extra or EXTRA_OF.get(package)
     if extra is None:
         return None
     return OperatorFault(
@@ -45,9 +46,9 @@ def missing(module: str, *, needed_by: str) -> OperatorFault | None:
     )
 
 
-def need(module: str, *, needed_by: str) -> None:
+def need(module: str, *, needed_by: str, extra: str | None = None) -> None:
     """Raises:
     OperatorFault: the module is not installed; the text names its extra.
     """
-    if not is_installed(module) and (fault := missing(module, needed_by=needed_by)) is not None:
+    if not is_installed(module) and (fault := missing(module, needed_by=needed_by, extra=extra)) is not None:
         raise fault

@@ -11,7 +11,7 @@ import pytest
 from appliance.clock import ManualClock
 from appliance.ipc.agent import NEVER_NS, DutyCycle, Timers
 from appliance.ipc.doorbell import Doorbell
-from appliance.ipc.process_table import ProcessRow, ProcessTable
+from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
 
 from .conftest import Fork
 
@@ -35,7 +35,7 @@ class Box:
 
 @pytest.fixture
 def row() -> ProcessRow:
-    return ProcessTable(memoryview(mmap.mmap(-1, 256))).row(0)
+    return ProcessTable(memoryview(mmap.mmap(-1, process_table_size_bytes(1)))).row(0)
 
 
 @pytest.fixture

@@ -72,7 +72,11 @@ def test_an_address_that_is_closed_does_not_count_and_hurts_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("quota", "host"),
-    [("2001:DB8:0:0:0:0:0:1", "2001:db8::1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("10.0.0.1", "::ffff:10.0.0.1")],
+    [
+        ("2001:DB8:0:0:0:0:0:1", "2001:db8::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "::ffff:10.0.0.1"),
+    ],
 )
 def test_a_quota_counts_however_its_address_is_spelled(quota: str, host: str) -> None:
     rates = ConnectionRates()

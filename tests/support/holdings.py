@@ -75,6 +75,8 @@ def _shared_memory(name: str, token: str) -> str:
 def _data_file(name: str) -> str:
     folder, _, file = name.rpartition("/")
     if not folder:
+        if name.startswith("slot-"):
+            return "log directory"
         return "lock of the data directory" if name == ".lock" else "metadata"
     if folder == "shared-memory":
         return "lane door"

@@ -65,7 +65,7 @@ def needs(read: str, write: str) -> Needs:
 INHERITED: Final = needs("lock of the data directory, instance, ZeroMQ lock", "socket")
 CHILD: Final = INHERITED | needs("processes, image", "processes, own row, eventfd, eventpoll")
 LOGS: Final = needs(
-    "log file, foreign pool",
+    "log file, log directory, foreign pool",
     "partitions, own ring, log file, compacted file, lock of a log directory, inotify, timerfd",
 )
 TABLE: Final = {

@@ -247,7 +247,7 @@ def _load_token_libraries(settings: Settings) -> None:
     """
     if settings.validates_tokens:
         for package in ("cryptography", "jwt"):
-            need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER")
+            need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER", extra="oauth")
             import_module(package)
         from appliance.control.keys.endpoint import EndpointFault, client_context
 
