@@ -260,7 +260,7 @@ def test_a_terminated_id_has_no_open_transaction_and_its_producer_is_fenced(seen
     ("arguments", "code", "says"),
     [
         (("describe", "nobody"), 1, "TRANSACTIONAL_ID_NOT_FOUND"),
-        (("describe", ""), 2, "not empty"),
+        (("describe", ""), 2, "must not be empty"),
         (("describe", "x" * 40_000), 2, "at most 32767 bytes"),
         (("describe",), 2, "Missing argument"),
         (("list", "--state", "sleepy"), 2, "sleepy"),
