@@ -90,6 +90,7 @@ HOT_MODULES = (
     "appliance/log/segmented_log.py",
     "appliance/log/time_index.py",
     "appliance/log/validator.py",
+    "appliance/netproc/arrivals.py",
     "appliance/netproc/connection.py",
     "appliance/netproc/connections.py",
     "appliance/netproc/fan_out.py",

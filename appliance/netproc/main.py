@@ -25,9 +25,9 @@ def _wire(process: AgentProcess) -> NetworkAgent:
     )
     agent = NetworkAgent(process, process.controller_link(), fan_out=fan_out)
     if any(listener.is_tls for listener in process.settings.listeners):
-        agent.add_handshakes()
+        agent.arrivals.add_handshakes()
     if any(listener.is_sasl for listener in process.settings.listeners):
-        agent.add_authentications()
+        agent.arrivals.add_authentications()
     if process.settings.zeromq.listeners:
         # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
         from appliance.gateway.gateway import Gateway

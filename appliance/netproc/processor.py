@@ -13,18 +13,16 @@ from __future__ import annotations
 import logging
 import os
 import select
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import SocketType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
-from appliance.config.sections.listeners import host_and_port
 from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
@@ -36,14 +34,15 @@ from appliance.ipc.process_table import (
     REQUESTS,
 )
 from appliance.journal import Burst, RateLimited
-from appliance.netproc.audit_end import TLS, AuditEnd
-from appliance.netproc.connection import Connection, arrival_host
+from appliance.netproc.arrivals import ENCRYPTED_EVENTS, PLAIN_EVENTS, Arrivals
+from appliance.netproc.audit_end import AuditEnd
+from appliance.netproc.connection import Connection
 from appliance.netproc.connections import Connections
 from appliance.netproc.encrypted_stream import EncryptedStream
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.memory_relief import MemoryRelief
-from appliance.netproc.outlet import abandon, collect, flush, unpace
+from appliance.netproc.outlet import abandon, collect, flush
 from appliance.process.agent import AgentProcess
 from appliance.requests.answer import Piece
 from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
@@ -61,20 +60,14 @@ from appliance.requests.worker_lines import WorkerClient
 
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
-    from appliance.netproc.authentications import Authentications
     from appliance.netproc.metering import Metering
-    from appliance.netproc.tls_handshakes import Handshakes
-    from appliance.netproc.tls_stream import TlsStream
-    from appliance.requests.authentication import Authenticated, Authentication
 
 _log: Final = logging.getLogger(__name__)
 
-_IN: Final = select.EPOLLIN
+_IN: Final = PLAIN_EVENTS
 _OUT: Final = select.EPOLLOUT
 _HUNG_UP: Final = select.EPOLLRDHUP
-# The same as _IN. An encrypted connection waits for both, so that its events are unusual ones: what it needs beside
-# reading costs the others no look.
-_IN_TLS: Final = select.EPOLLIN | select.EPOLLRDNORM
+_IN_TLS: Final = ENCRYPTED_EVENTS
 SWEEP_PARTS: Final = 4
 SWEEP_MAX_NS: Final = 20_000_000_000
 """Pool pages that nobody uses go back to the system within this time, however long connections may be idle."""
@@ -105,8 +98,6 @@ class NetworkAgent:
         self._fan_out = fan_out
         self._clock = clock
         self._settings = settings
-        self._listeners = {each.name: each for each in settings.listeners}
-        self._main_listener = settings.main_listener
         self._cells = attachment.row.cells
         self._connections = Connections()
         self._cycle = process.cycle
@@ -149,6 +140,7 @@ class NetworkAgent:
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
         self._audit = AuditEnd(process) if settings.audit.is_on else None
+        self.arrivals = Arrivals(process, routes, self._audit, add=self._add, ended=self._ended_early)
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -196,8 +188,6 @@ class NetworkAgent:
         self._meter: Meter | None = None  # while there are quotas
         routes.on_image(self._look_at_quotas)
         self._lanes: Lanes | None = None  # in `_second`, too
-        self._handshakes: Handshakes | None = None  # where a listener has TLS
-        self._authentications: Authentications | None = None  # where a listener has SASL
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
@@ -267,40 +257,6 @@ class NetworkAgent:
             self._resume(session)
         else:
             self._watch(session)
-
-    def add_handshakes(self) -> None:
-        """Serve the listeners that have TLS. Call it before `run`."""
-        from appliance.netproc.tls_handshakes import Handshakes, certificates_by_listener
-
-        self._handshakes = Handshakes(
-            self._settings.ssl,
-            certificates_by_listener(self._settings, self._clock, self._process.warn),
-            cycle=self._cycle,
-            clock=self._clock,
-            done=self._add_encrypted,
-            failed=self._handshake_failed,
-        )
-
-    def add_authentications(self) -> None:
-        """Serve the listeners that have SASL. Call it before `run`."""
-        from appliance.channels.key_channel import published_keys
-        from appliance.netproc.authentications import Authentications
-        from appliance.requests.authenticators import Authenticators
-
-        self._authentications = Authentications(
-            self._settings.sasl,
-            Authenticators(
-                self._settings,
-                self._routes,
-                self._clock,
-                self._process.warn,
-                keys=published_keys(self._process.wiring),
-            ),
-            cycle=self._cycle,
-            clock=self._clock,
-            done=self._add_authenticated,
-            failed=self._authentication_failed,
-        )
 
     # The cycle
 
@@ -406,10 +362,9 @@ class NetworkAgent:
             self._relief.feed()
         if self._long.wants_turn:
             self._long.run()
-        if self._handshakes is not None and not self._handshakes.is_empty():
-            self._handshakes.turn()
-        if self._authentications is not None and not self._authentications.is_empty():
-            self._authentications.turn()
+        for stage in self.arrivals.stages:
+            if not stage.is_empty():
+                stage.turn()
         if self._second is not None:
             self._second.turn(may_read=not self._lines.congested)
         # Behind all who may have asked the coordinator: it is woken for that before we sleep.
@@ -433,19 +388,12 @@ class NetworkAgent:
             self._controller.wants_look = True
         elif descriptor == self._fan_out.fileno():
             self._accept()
-        elif not self._is_before_session(descriptor) and self._second is not None:
+        elif not self.arrivals.on_ready(descriptor) and self._second is not None:
             self._second.on_ready(descriptor)
-
-    def _is_before_session(self, descriptor: int) -> bool:
-        """Note a ready descriptor of a connection that is no session yet; return whether it is one."""
-        if self._handshakes is not None and self._handshakes.on_ready(descriptor):
-            return True
-        return self._authentications is not None and self._authentications.on_ready(descriptor)
 
     # Connections
 
     def _accept(self) -> None:
-        now_ns = self._clock.monotonic_ns()
         for assignment, sock in self._fan_out.accepted():
             if self._draining_until_ns is not None:
                 sock.close()
@@ -454,130 +402,23 @@ class NetworkAgent:
             if assignment.listener == LANE:
                 self._add_lane(assignment, sock)
                 continue
-            listener = self._listeners[assignment.listener]
-            if listener.is_tls:
-                assert self._handshakes is not None
-                self._handshakes.begin(assignment, sock)
-            elif listener.is_sasl:
-                assert self._authentications is not None
-                self._authentications.begin(assignment, sock)
-            else:
-                self._add_plain(assignment, sock, now_ns)
-        self._count_connections(now_ns)
+            self.arrivals.take(assignment, sock)
 
-    def _add_plain(self, assignment: Assignment, sock: SocketType, now_ns: int) -> Connection:
-        """Take a connection that is not encrypted."""
-        local_host = sock.getsockname()[0]
-        connection = self._connection(assignment, sock, local_host, now_ns)
-        connection.is_local = local_host == assignment.peer_host
-        if connection.is_local:
-            unpace(sock)
+    def _add(self, connection: Connection, events: int) -> None:
+        """Take a connection that is a session from now on."""
         self._connections.add(connection)
-        connection.mask = _IN
-        self._epoll.register(connection.fd, _IN)
-        return connection
-
-    def _connection(
-        self,
-        assignment: Assignment,
-        sock: SocketType,
-        local_host: str,
-        now_ns: int,
-        tls: TlsStream | None = None,
-    ) -> Connection:
-        listener = self._listeners[assignment.listener]
-        is_main = listener is self._main_listener
-        told_host = None if is_main else listener.client_host
-        if listener.tells_arrival_address:
-            told_host = arrival_host(local_host)
-        return Connection(
-            sock,
-            connection_id=assignment.connection_id,
-            slot=assignment.slot,
-            listener=sys.intern(assignment.listener),
-            peer_host=sys.intern(assignment.peer_host),  # many are of few
-            peer_port=assignment.peer_port,
-            now_ns=now_ns,
-            told_host=told_host,
-            told_port=None if is_main else listener.client_port,
-            tls=tls,
-        )
-
-    def _add_encrypted(self, assignment: Assignment, stream: TlsStream, principal: str) -> None:
-        """Take a connection whose TLS handshake is done."""
-        if self._listeners[assignment.listener].is_sasl:
-            assert self._authentications is not None
-            self._authentications.begin(assignment, cast(SocketType, stream), stream)
-            return
-        now_ns = self._clock.monotonic_ns()
-        connection = self._add_stream(assignment, stream, now_ns)
-        connection.principal = sys.intern(principal)
-        if self._audit is not None:
-            self._audit.auditing.authenticated(connection, mechanism=TLS)
-        self._count_connections(now_ns)
-
-    def _add_stream(self, assignment: Assignment, stream: TlsStream, now_ns: int) -> Connection:
-        """Take a connection that is encrypted."""
-        connection = self._connection(
-            assignment, cast(SocketType, stream), stream.local_host(), now_ns, stream
-        )
-        self._connections.add(connection)
-        # The first request may have come with the end of the handshake: the first event is room to send.
-        connection.mask = _IN_TLS | _OUT
-        self._epoll.register(connection.fd, connection.mask)
-        return connection
-
-    def _add_authenticated(
-        self, assignment: Assignment, sock: SocketType, stream: TlsStream | None, client: Authenticated
-    ) -> None:
-        """Take a connection whose client has proved who it is."""
-        from appliance.requests.reauthentications import lifetime_of
-
-        assert self._authentications is not None
-        now_ns = self._clock.monotonic_ns()
-        if stream is None:
-            connection = self._add_plain(assignment, sock, now_ns)
-        else:
-            connection = self._add_stream(assignment, stream, now_ns)
-        connection.principal = sys.intern(client.principal)
-        connection.name_software(client.software_name, client.software_version)
-        connection.lifetime = lifetime_of(self._authentications.makers(assignment.listener), client)
-        if self._audit is not None:
-            self._audit.auditing.authenticated(connection, mechanism=client.mechanism)
-        self._count_connections(now_ns)
-
-    def _handshake_failed(self, assignment: Assignment, why: str | None) -> None:
-        """Note a connection that was closed before it was one."""
-        self._closed_hosts.append(assignment.peer_host)
-        if why is not None:
-            self._cells[ERRORS] += 1
-            if self._audit is not None:
-                self._audit.failed(assignment, why, mechanism=TLS)
-            self._say_closed_early(assignment, why)
-
-    def _authentication_failed(
-        self, assignment: Assignment, conversation: Authentication, why: str | None
-    ) -> None:
-        """Note a connection that was closed before its client had proved who it is."""
-        self._closed_hosts.append(assignment.peer_host)
-        if why is not None:
-            self._cells[ERRORS] += 1
-            if self._audit is not None:
-                self._audit.failed(
-                    assignment, why, mechanism=conversation.mechanism, claimed=conversation.claimed
-                )
-            self._say_closed_early(assignment, why)
-
-    def _say_closed_early(self, assignment: Assignment, why: str) -> None:
-        where = host_and_port(assignment.peer_host, assignment.peer_port)
-        self._say_closed(
-            f"connection {assignment.connection_id} from {where} on {assignment.listener} closed: {why}"
-        )
-
-    def _count_connections(self, now_ns: int) -> None:
+        connection.mask = events
+        self._epoll.register(connection.fd, events)
         self._cells[CONNECTIONS] = len(self._connections)
-        if self._connections and not self._sweeping:
-            self._sweep_later(now_ns)
+        if not self._sweeping:
+            self._sweep_later(connection.last_active_ns)
+
+    def _ended_early(self, host: str, line: str | None) -> None:
+        """Note a connection that was closed before it was a session."""
+        self._closed_hosts.append(host)
+        if line is not None:
+            self._cells[ERRORS] += 1
+            self._say_closed(line)
 
     def _close(self, connection: Session) -> None:
         if not isinstance(connection, Connection):
@@ -858,10 +699,7 @@ class NetworkAgent:
         self._coordinator.stop()
         for connection in self._long.unfinished():
             self._close(connection)
-        if self._handshakes is not None:
-            self._handshakes.close()
-        if self._authentications is not None:
-            self._authentications.close()
+        self.arrivals.close()
         self._send_answered()  # before the look at who has nothing under way
         self._drain()
 
