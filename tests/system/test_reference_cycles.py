@@ -1,7 +1,8 @@
 """What requests, connections and groups leave behind is freed at once: nothing waits for the cycle collector.
 
 The appliance runs with the collector off. On a signal each process counts the objects that only the collector would
-have freed, by type. The first count of each process clears what its start has left.
+have freed, by type. It writes them into a file that the test has made in the instance's shared memory, because some
+processes may write nowhere else, and create nothing. The first count of each process clears what its start has left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -50,10 +52,10 @@ def count(number, frame):
         counts[name] = counts.get(name, 0) + 1
     gc.garbage.clear()
     gc.collect()  # frees what was only set aside
-    path = os.path.join(os.environ["CYCLES_TO"], str(os.getpid()))
-    with open(path + ".new", "w") as file:
-        file.write(json.dumps(counts))
-    os.rename(path + ".new", path)
+    with open(os.environ["RUNTIME_DIRECTORY_FILE"]) as file:
+        directory = file.read().strip()
+    with open(os.path.join(directory, f"cycles-{os.getpid()}"), "r+") as file:
+        file.write(json.dumps(counts) + "\\n")
 signal.signal(signal.SIGUSR2, count)
 """
 TOPIC = "watched"
@@ -70,7 +72,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, slots: int) -> I
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(HOOK)
     monkeypatch.setenv("PYTHONPATH", str(hook))
-    monkeypatch.setenv("CYCLES_TO", str(hook))
+    monkeypatch.setenv("RUNTIME_DIRECTORY_FILE", str(tmp_path / "data" / "runtime-directory"))
     settings = {**SETTINGS, "group.initial.rebalance.delay.ms": 0, "network.processes": 1}
     appliance = Appliance(tmp_path / "data", slots=slots, settings=settings)
     appliance.start()
@@ -81,15 +83,23 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, slots: int) -> I
         appliance.stop()
 
 
-def cycles(broker: Appliance, directory: Path) -> dict[str, dict[str, int]]:
+def is_whole(path: Path) -> bool:
+    return path.read_text().endswith("\n")
+
+
+def cycles(broker: Appliance) -> dict[str, dict[str, int]]:
     """By role, what only the collector has freed since the last call: objects by type."""
     found = {}
+    directory = Path((broker.data_dir / "runtime-directory").read_text().strip())
     for row in broker.processes():
-        path = directory / str(row.pid)
-        path.unlink(missing_ok=True)
-        os.kill(row.pid, signal.SIGUSR2)
-        wait_until(path.exists, f"{row.role} has counted")
-        counts: dict[str, int] = json.loads(path.read_text())
+        path = directory / f"cycles-{row.pid}"
+        path.touch()
+        try:
+            os.kill(row.pid, signal.SIGUSR2)
+            wait_until(partial(is_whole, path), f"{row.role} has counted")
+            counts: dict[str, int] = json.loads(path.read_text())
+        finally:
+            path.unlink()
         found[row.role] = counts
     return found
 
@@ -193,14 +203,14 @@ def odd_round(port: int) -> None:
         )
 
 
-def left(broker: Appliance, directory: Path, load: Callable[[], None]) -> dict[str, dict[str, int]]:
+def left(broker: Appliance, load: Callable[[], None]) -> dict[str, dict[str, int]]:
     """By role, what two runs of `load` leave to the collector; what the first one leaves once is not counted."""
     load()
-    cycles(broker, directory)
+    cycles(broker)
     load()
     many = {
         role: {name: count for name, count in counts.items() if count > LEFT_MAX}
-        for role, counts in cycles(broker, directory).items()
+        for role, counts in cycles(broker).items()
     }
     return {role: counts for role, counts in many.items() if counts}
 
@@ -221,7 +231,7 @@ def test_requests_connections_and_groups_leave_nothing_to_the_collector(
     with running(tmp_path, monkeypatch, slots=1) as broker:
         with WireSocket(broker.port) as connection:
             commit(connection, commit_request("first", TOPIC, 1))  # there is a coordinator from now on
-        assert left(broker, tmp_path / "hook", load) == {}
+        assert left(broker, load) == {}
 
 
 def test_replication_leaves_nothing_to_the_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,4 +246,4 @@ def test_replication_leaves_nothing_to_the_collector(tmp_path: Path, monkeypatch
         assert stored >= ROUNDS
 
     with running(tmp_path, monkeypatch, slots=3) as broker:
-        assert left(broker, tmp_path / "hook", load) == {}
+        assert left(broker, load) == {}
