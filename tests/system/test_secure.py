@@ -271,8 +271,16 @@ def test_every_command_that_connects_speaks_tls(secure: Secure, arguments: tuple
     secure.run("topics", "create", TOPIC, "--if-not-exists").succeeded()
     secure.run("produce", TOPIC, given=b"value\n").succeeded()
     secure.run(*arguments).succeeded()
+
+
+@pytest.mark.parametrize("arguments", [("topics", "list"), ("slots", "list")], ids=" ".join)
+def test_a_command_without_the_settings_is_refused_and_told(
+    secure: Secure, arguments: tuple[str, ...]
+) -> None:
+    """One command through librdkafka, and one that sends Kafka's messages itself."""
     plain = command_line(*arguments, "--bootstrap", secure.address)
     assert plain.code != 0
+    assert plain.errors
     assert "Traceback" not in plain.errors
 
 
