@@ -41,8 +41,12 @@ STOP_ORDER = (
     {"controller"},
 )
 
-# Takes a terminal as its own, as a shell's job has one, and becomes the command after it.
-IN_TERMINAL = "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execvp(sys.argv[2], sys.argv[2:])"
+# Takes a terminal as its own, as a shell's job has one, and becomes the command after it. The test run may be under
+# nohup itself.
+IN_TERMINAL = (
+    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.open(sys.argv[1], os.O_RDWR); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
 
 
 def roles(notes: list[Note]) -> list[str]:
