@@ -78,6 +78,8 @@ def _data_file(name: str) -> str:
         if name.startswith("slot-"):
             return "log directory"
         return "lock of the data directory" if name == ".lock" else "metadata"
+    if folder == "audit":
+        return "audit journal"
     if folder == "shared-memory":
         return "lane door"
     if file.startswith(".lock"):

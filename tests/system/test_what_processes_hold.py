@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -34,6 +34,7 @@ from tests.support.holdings import (
     shared_mappings,
     status_word,
 )
+from tests.support.identity_provider import SigningKey, key_set
 from tests.support.pki import Authority
 from tests.support.wire import free_ports
 from tests.support.zeromq_wire import ZeroMqSession
@@ -77,6 +78,8 @@ TABLE: Final = {
     RoleKind.CLEANER: CHILD | needs("partitions, log file", "own ring, compacted file"),
     RoleKind.IOPROC: CHILD | LOGS,
     RoleKind.REPLICA: CHILD | LOGS,
+    RoleKind.AUDITOR: CHILD | needs("partitions", "own pool, own ring, audit journal"),
+    RoleKind.KEYS: CHILD | needs("partitions", ""),
     RoleKind.CONTROLLER: CHILD | needs("metadata", "partitions, image, metadata, inotify, timerfd"),
 }
 CAPABILITIES: Final = {
@@ -95,22 +98,36 @@ class Scene:
         self.home = home
         self.authority = Authority(home / "pki")
         server = self.authority.server()
-        self.port = free_ports(2 * SLOTS)
+        self.port = free_ports(3 * SLOTS)
+        keys = home / "keys.json"
+        keys.write_bytes(key_set(SigningKey("one")))
+        extra: dict[str, Any] = {
+            "listeners": [
+                f"PLAINTEXT://127.0.0.1:{self.port}",
+                f"SSL://127.0.0.1:{self.port + SLOTS}",
+                f"TOKENS://127.0.0.1:{self.port + 2 * SLOTS}",
+            ],
+            "listener.security.protocol.map": ["TOKENS:SASL_PLAINTEXT"],
+            "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+            "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+            "ssl.certificate.file": str(server.certificate),
+            "ssl.key.file": str(server.key),
+            "audit.log.events": ["changes"],
+        }
         self.zeromq = f"{home}/z"
         self.broker = Appliance(
             home / "data",
             slots=SLOTS,
             port=self.port,
             settings={
-                "listeners": [f"PLAINTEXT://127.0.0.1:{self.port}", f"SSL://127.0.0.1:{self.port + SLOTS}"],
-                "ssl.certificate.file": str(server.certificate),
-                "ssl.key.file": str(server.key),
+                **extra,
                 "listeners.zeromq": [f"ipc://{self.zeromq}"],
                 "shared.memory.lanes.max": 10,
                 "log.cleaner.backoff.ms": 50,
             },
         )
-        settings = load_settings(None, {"data.dir": str(home / "data"), "slots": str(SLOTS)})
+        texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in extra.items()}
+        settings = load_settings(None, {"data.dir": str(home / "data"), "slots": str(SLOTS), **texts})
         self.rows = {str(role): row for row, role in enumerate(planned_roles(settings))}
 
     def work(self) -> None:
