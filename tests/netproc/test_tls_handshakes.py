@@ -72,10 +72,11 @@ class Stage:
         thread = threading.Thread(target=_shake, args=(client, context))
         thread.start()
         self.turn_until(lambda: len(self.done) > before)
+        _, stream, principal = self.done[-1]
+        stream.close()  # which the client waits for
         thread.join(PATIENCE_S)
         client.close()
-        _, stream, principal = self.done[-1]
-        stream.close()
+        assert not thread.is_alive()
         return principal
 
 
