@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import pack
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from appliance.log.config import LogSettings
 from appliance.log.file_names import LOG, OFFSET_INDEX, segment_file_name
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.records.batch import batches
-from appliance.requests.cursors import NOTHING, Cursors
+from appliance.requests.cursors import NOTHING, Cursors, _entry_before
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.topic_routes import PartitionRoute
 from tests.log.batches import batch_of, open_log
@@ -314,3 +315,19 @@ def test_an_index_that_is_gone_or_no_file_asks_the_owner(reader: Reader, tmp_pat
     assert reader.read_on(0, max_bytes=9_000) == made
     assert reader.cursors.statistics() == {"cursors": 0}
     assert (tmp_path / "t-0" / segment_file_name(0, LOG)).exists()
+
+
+def test_the_entry_before_a_place_is_found_in_short_and_long_indexes_with_anything_behind_their_end(
+    tmp_path: Path,
+) -> None:
+    randomly = random.Random(7)
+    for entries in (0, 1, 2, 511, 512, 513, 3000):
+        places = sorted(randomly.sample(range(61, 61 + 61 * 8 * (entries + 1), 61), entries))
+        # An index is allocated ahead: zeros behind its end, or what was there before the log was cut.
+        behind = [(0, 0)] * 700 if entries % 2 else [(5, -1)] * 700
+        path = tmp_path / f"{entries}.index"
+        path.write_bytes(b"".join(pack(">ii", number, at) for number, at in [*enumerate(places), *behind]))
+        with path.open("rb") as index:
+            for position in [0, 60, 61, *randomly.sample(range(61 * 8 * (entries + 2)), 60), 1 << 30]:
+                wanted = max(sum(at <= position for at in places) - 1, 0)
+                assert _entry_before(index.fileno(), position) == wanted
