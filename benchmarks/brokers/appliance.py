@@ -8,9 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import proc
+from benchmarks.brokers import certificate
 from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, free_port
 from benchmarks.brokers.builds import Kind, build
-from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.brokers.setting import AS_SHIPPED, AUTHORIZER, SECURITY_PROTOCOLS, Setting
 from benchmarks.void import Void
 
 LANES_MAX = 16
@@ -32,7 +33,20 @@ class Appliance(SpawnedBroker):
         if setting.lanes:
             self.options["listeners.zeromq"] = f"ipc://{data_dir / 'zeromq'}"
             self.options["shared.memory.lanes.max"] = str(LANES_MAX)
+        if setting.secure:
+            users = data_dir / "users.toml"
+            data_dir.mkdir(parents=True, exist_ok=True)
+            users.touch(mode=0o600)
+            users.write_text(f'"{certificate.USER}" = "{certificate.PASSWORD}"\n')
+            self._ca, both = certificate.make(data_dir / "tls")
+            self.options |= {
+                "ssl.keystore.location": str(both),
+                "sasl.enabled.mechanisms": "PLAIN",
+                "sasl.plain.users.file": str(users),
+                **AUTHORIZER,
+            }
         self._kind = kind
+        self._doors: dict[str, str] = {}
         self._ordered: subprocess.Popen[str] | None = None
         if kind is Kind.PURE:
             self.name = "pure"
@@ -40,8 +54,13 @@ class Appliance(SpawnedBroker):
     def command(self) -> list[str]:
         port = free_port(self.setting.slots)
         self.address = f"127.0.0.1:{port}"
+        if self.setting.secure:
+            self._doors = {name: f"127.0.0.1:{free_port()}" for name in SECURITY_PROTOCOLS}
+            addresses = [f"{SECURITY_PROTOCOLS[name]}://{at}" for name, at in self._doors.items()]
+            self.options["listeners"] = ",".join([f"PLAINTEXT://{self.address}", *addresses])
         words = [sys.executable, "-m", "appliance", "serve", "--slots", str(self.setting.slots)]
-        words += ["--data-dir", str(self.data_dir / "kept"), "--port", str(port)]
+        words += ["--data-dir", str(self.data_dir / "kept")]
+        words += [] if self.setting.secure else ["--port", str(port)]
         for name, value in self.options.items():
             words += ["--set", f"{name}={value}"]
         return words
@@ -50,6 +69,9 @@ class Appliance(SpawnedBroker):
         if not self.setting.lanes:
             return {}
         return {"zeromq": self.options["listeners.zeromq"], "lane": str(self.data_dir / "kept")}
+
+    def doors(self) -> dict[str, str]:
+        return {**self._doors, "ca": str(self._ca)} if self.setting.secure else {}
 
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(build(self._kind))}

@@ -73,6 +73,11 @@ class Broker(ABC):
         """Ways in beside TCP that clients of this host have: `zeromq` an endpoint, `lane` a data directory."""
         return {}
 
+    def doors(self) -> dict[str, str]:
+        """Addresses of listeners beside `address`, under the setting `secure`: `tls`, `sasl`, `sasl_tls`; and `ca`, the
+        PEM file of the authority that signed their certificate."""
+        return {}
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create, and wait until every partition has a leader. Raises Void."""
         create_topics(self.address, [topic], partitions, replicas=self.setting.slots)

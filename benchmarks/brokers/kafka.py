@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import proc
-from benchmarks.brokers import together
+from benchmarks.brokers import certificate, together
 from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, await_leaders, free_port
-from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.brokers.setting import AS_SHIPPED, AUTHORIZER, SECURITY_PROTOCOLS, Setting
 from benchmarks.places import KAFKA, ROOT
 from benchmarks.void import Void
 
@@ -52,6 +52,7 @@ class Kafka(SpawnedBroker):
         # Several would fence each other afterwards: leaders move, and in-sync replicas are fewer.
         self.can_be_halted = setting.slots == 1
         self._libs = libs()
+        self._doors: dict[str, str] = {}
 
     def start(self) -> None:
         self.ready_word = "Kafka Server started" if self.setting.slots == 1 else "ready"
@@ -134,9 +135,35 @@ class Kafka(SpawnedBroker):
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
         }
+        if self.setting.secure:
+            settings |= self._doors_settings(listeners, str(settings["listeners"]))
         if self.setting.fsync:
             settings["log.flush.interval.messages"] = 1
         return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def _doors_settings(self, advertised: str, listeners: str) -> dict[str, object]:
+        """What adds the listeners with TLS and SASL."""
+        self._ca, both = certificate.make(self.data_dir / "tls")
+        self._doors = {name: f"127.0.0.1:{free_port()}" for name in SECURITY_PROTOCOLS}
+        added = ",".join(f"{SECURITY_PROTOCOLS[name]}://{at}" for name, at in self._doors.items())
+        protocols = ",".join(f"{name}:{name}" for name in ("PLAINTEXT", *SECURITY_PROTOCOLS.values()))
+        user, password = certificate.USER, certificate.PASSWORD
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        jaas = f'{login} username="{user}" password="{password}" user_{user}="{password}";'
+        return {
+            "listeners": f"{listeners},{added}",
+            "advertised.listeners": f"{advertised},{added}",
+            "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{protocols}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": both,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
+            **AUTHORIZER,
+        }
+
+    def doors(self) -> dict[str, str]:
+        return {**self._doors, "ca": str(self._ca)} if self.setting.secure else {}
 
     def _java(self, *words: str) -> list[str]:
         configuration = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"

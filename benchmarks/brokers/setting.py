@@ -3,6 +3,14 @@
 import os
 from dataclasses import dataclass
 
+SECURITY_PROTOCOLS = {"tls": "SSL", "sasl": "SASL_PLAINTEXT", "sasl_tls": "SASL_SSL"}
+"""The listeners that the setting `secure` adds."""
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Spelled alike in both brokers. A case makes ACLs, as a client that nobody knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -16,6 +24,8 @@ class Setting:
     fsync: bool = False
     """Acknowledged means on the disk: our `durability`, Kafka's `flush.messages=1`."""
 
+    secure: bool = False
+    """Both also listen with TLS, and with SASL with and without it; one user of PLAIN; an authorizer."""
     lanes: bool = False
     """Ours also listens for ZeroMQ by ipc and gives shared-memory lanes."""
     slots: int = 1
@@ -64,6 +74,12 @@ LANES = Setting(
     lanes=True,
     warm_up_share=0.65,
 )
+SECURE = Setting(
+    "secure",
+    "both also listen with TLS and SASL; one certificate of one authority, RSA of 2,048 bits",
+    secure=True,
+    warm_up_share=0.65,
+)
 SETTINGS: dict[str, Setting] = {
-    setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS, LANES)
+    setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS, LANES, SECURE)
 }

@@ -1,6 +1,7 @@
 """The workloads. Their order is that of a round: the idle broker first, the heavy streams last."""
 
 from benchmarks.cases import (
+    access,
     fairness,
     footprint,
     groups,
@@ -24,6 +25,7 @@ CASES: dict[str, Case] = {
         *python_clients.CASES,
         *groups.CASES,
         *lanes.CASES,
+        *access.CASES,
         *transactions.CASES,
         *replicas.CASES,
         *throughput.CASES,

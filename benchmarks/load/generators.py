@@ -278,6 +278,35 @@ def lanes(
     return told
 
 
+def secure(
+    mode: str, topic: str, *, seconds: float, pids: Iterable[int], **given: str
+) -> dict[str, dict[str, float]]:
+    """What `load/secure.py` measured in a mode: way → figures; `given` are its words. Raises Void."""
+    words = [sys.executable, "-m", "benchmarks.load.secure", mode, topic, str(seconds)]
+    words += [f"{name}={value}" for name, value in given.items()]
+    words.append(f"pids={','.join(map(str, pids))}")
+    told: dict[str, dict[str, float]] = json.loads(_run(words))
+    return told
+
+
+class AuthenticatedConnections:
+    """So many connections, authenticated, that say nothing more, held by another process until `close`. Raises Void."""
+
+    def __init__(self, way: str, at: str, ca: str, connections: int) -> None:
+        words = [sys.executable, "-m", "benchmarks.load.secure", "idle", "-", "0"]
+        words += [f"way={way}", f"at={at}", f"ca={ca}", f"connections={connections}"]
+        self._holder = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._holder.stdout is not None, "a pipe was asked for"
+        if not self._holder.stdout.readline():
+            raise Void(f"{connections} connections were not authenticated")
+
+    def close(self) -> None:
+        """Close all."""
+        self._holder.communicate()
+
+
 def java_transactions(address: str, topic: str, libs: Path, *, seconds: float) -> dict[str, float]:
     """Transactions of one record through Kafka's own client, out of `libs`, which speaks version 2. Raises Void.
 
