@@ -103,6 +103,7 @@ HOT_MODULES = (
     "appliance/netproc/outlet.py",
     "appliance/netproc/processor.py",
     "appliance/netproc/read_ahead.py",
+    "appliance/netproc/sockets.py",
     "appliance/partition_access/access.py",
     "appliance/partition_access/places.py",
     "appliance/partition_host/checkpoints.py",
