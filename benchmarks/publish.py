@@ -149,8 +149,8 @@ def _fell(run: Run, where: str) -> str:
             f"{_counted(by_ratio)} a ratio to another broker. Their titles are: {_by_metric(by_ratio)}."
         )
     return (
-        "A row *fell* if its figure is worse than in an earlier run. The column *shape* of the tables compares no runs: "
-        "a row *decreases* if its figure gets smaller from left to right. "
+        "A row *fell* if its figure is worse than in an earlier run. The column *shape* of the tables compares no "
+        "runs. Its *decreases* says that a figure gets smaller from left to right. "
         f"{outcome(found, kept, f'{where}.md')} {' '.join(parts)} The run does not show why the rows fell."
     )
 
