@@ -437,7 +437,7 @@ class Gateway:
         self._end_for(_client(session), Code.MALFORMED, why)
 
     def contain(self, session: Session, error: Exception) -> None:
-        """End a session, a request of which could not be served, by its client's fault or by a defect of ours."""
+        """End a session, a request of which could not be served, by its client's fault or by an internal error."""
         if isinstance(error, ClientFault):
             self._end_for(_client(session), Code.MALFORMED, str(error))
         else:

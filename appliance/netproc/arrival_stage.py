@@ -128,7 +128,7 @@ class ArrivalStage(ABC, Generic[_Waiting]):
 
     @abstractmethod
     def _step(self, waiting: _Waiting) -> None:
-        """Go on with a connection whose descriptor is ready."""
+        """Do the next step of a connection whose descriptor is ready."""
 
     @abstractmethod
     def _socket(self, waiting: _Waiting) -> SocketType:

@@ -1,4 +1,4 @@
-"""Connections whose clients have not authenticated: they are no sessions yet, and hold up nobody.
+"""Connections whose clients have not authenticated: they are no sessions yet, and hold up no session.
 
     accepted, or TLS handshake done ──frames──→ conversation ──→ done: a connection like any other
                                                      └─ failed: the answer after a delay, then closed with a line

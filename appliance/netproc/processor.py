@@ -2,7 +2,7 @@
 
 Does: receives into its pool, parses, places operations on the workers' rings, answers what needs no log, sends
 responses and segments. Never: opens a log for writing, keeps a message, waits for another process.
-Dies: its connections drop and clients reconnect; its rings and pool go with it, nobody else notices.
+Dies: its connections drop and clients reconnect; its rings and pool go with it, and other processes serve on.
 
 One turn of the cycle, in this order: what other processes answered; what clients sent; what is placed is published
 at once for all of it; what is answered is sent, joined by connection.
@@ -236,9 +236,9 @@ class NetworkAgent:
         self._end()
 
     def join(self) -> None:
-        """Takes connections from now on if there is an image, else as soon as there is one.
+        """Take connections from now on if there is an image, else as soon as there is one.
 
-        Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
+        Without an image, a client would get a cluster without brokers. librdkafka then drops those it knows, for good.
         """
         if self._attachment.image.version:
             self._routes.look()  # so that quotas count for the first request
@@ -274,7 +274,7 @@ class NetworkAgent:
             # An answer that left may have let its connection's next requests in.
             lines.publish()
             if self._draining_until_ns is not None:
-                self._drain()  # who was answered just now has nothing under way
+                self._drain()  # connections that were answered just now may have nothing in flight
         self._purgatory.publish()
 
     def is_empty(self) -> bool:
@@ -452,11 +452,11 @@ class NetworkAgent:
         for connection in self._long.unfinished():
             self._close(connection)
         self.arrivals.close()
-        self._send_answered()  # before the look at who has nothing under way
+        self._send_answered()  # first, because then more connections have nothing in flight
         self._drain()
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:
-        """Join the acceptor, or serve with the next life of a process that has a ring to this one."""
+        """Join the acceptor, or serve with the next generation of a process that has a ring to this one."""
         if peer == ACCEPTOR:
             self.join()
         elif new_rings and peer.kind is RoleKind.IOPROC:
@@ -470,7 +470,7 @@ class NetworkAgent:
             self._questions.controller_down()
         if not had_rings:
             return
-        # First the ring, then those who wait: what they ask next must not go into a dead process's ring.
+        # First the ring, then the requests that wait: what they ask next must not go into a dead process's ring.
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._lines.worker_down(peer)

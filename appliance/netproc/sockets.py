@@ -3,7 +3,7 @@
     readable ─→ intake ─→ whole frames ─→ Apis.serve ··· answer ─→ outlet ─→ writable
 
 A connection that has asked for enough, or that does not read its answers, is *muted*: no further frame of it is cut.
-It goes on when its answers have left. An event says so, because its socket has room to send then.
+It resumes when its answers have left. An event says so, because its socket has room to send then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HUNG_UP: Final = select.EPOLLRDHUP
 _IN_TLS: Final = ENCRYPTED_EVENTS
 SWEEP_PARTS: Final = 4
 SWEEP_MAX_NS: Final = 20_000_000_000
-"""Pool pages that nobody uses go back to the system within this time, however long connections may be idle."""
+"""Pool pages that are not in use go back to the system within this time, however long connections may be idle."""
 TURN_REQUESTS: Final = 16
 """Requests of one connection in one turn. A client that sends without end shares the turn with all others."""
 # Answers are kept for a client that does not read them: of one connection this much and one answer, then no more of
@@ -171,7 +171,7 @@ class Sockets:
             self.fault(connection, str(error))
         else:
             _log.error("internal error in a request of %s (traceback follows)", connection, exc_info=error)
-            self.fault(connection, "a defect of ours, told above")
+            self.fault(connection, "internal error, see the traceback above")
 
     def _hung_up(self, connection: Connection) -> bool:
         """The client of a held connection has closed it. Return whether this closes it, too, with all that it asked.
@@ -324,7 +324,7 @@ class Sockets:
             self._watch(connection)
 
     def unmute(self, connection: Connection) -> None:
-        """Go on with a client that is throttled no more, as soon as nothing else keeps it waiting."""
+        """Resume a client that is throttled no more, as soon as nothing else keeps it waiting."""
         if self._may_resume(connection):
             self._resume(connection)
         else:

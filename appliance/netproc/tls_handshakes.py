@@ -1,4 +1,4 @@
-"""Connections whose TLS handshake is not done: they are no sessions yet, and hold up nobody.
+"""Connections whose TLS handshake is not done: they are no sessions yet, and hold up no session.
 
     accepted ──first bytes──→ TLS begins ──↔──→ done: a connection like any other
                  │                 └─ fails, or takes too long: closed with a line
