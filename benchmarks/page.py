@@ -352,8 +352,9 @@ def _growth(run: Run) -> str:
         return ""
     words = (
         "The law is `a + b·m^p`, where m is the difference to the first column. *Constant* changes by less than a "
-        "quarter over the whole range. *No trend* changes by more and ends where it started. *Nearly constant* has "
-        "p below 0.4 and rises by less than a half. *Linear* has p between 0.8 and 1.2; its last column is b. "
+        "quarter over the whole range. *No trend* changes by more, and ends where it started or goes back as far as it "
+        "came. *Nearly constant* has p below 0.4 and rises by less than a half. *Linear* has p between 0.8 and 1.2; "
+        "its last column is b. A shape describes one run; it is *decreases* also where less is better. "
         "`benchmarks/shapes.py` names the shapes; [docs/scaling.md](../../docs/scaling.md) says what they mean for a "
         "bigger machine."
     )

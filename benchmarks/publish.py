@@ -141,7 +141,7 @@ def _fell(run: Run, where: str) -> str:
     parts = []
     if alone:
         parts.append(
-            f"{_counted(alone)} no figure of another broker. A slower machine also makes such rows fall. "
+            f"{_counted(alone)} no figure of another broker. On a slower machine such rows are worse, too. "
             f"Their titles are: {_by_metric(alone)}."
         )
     if by_ratio:
@@ -149,7 +149,8 @@ def _fell(run: Run, where: str) -> str:
             f"{_counted(by_ratio)} a ratio to another broker. Their titles are: {_by_metric(by_ratio)}."
         )
     return (
-        "A row *falls* if its figure is worse than in an earlier run. "
+        "A row *fell* if its figure is worse than in an earlier run. The column *shape* of the tables compares no "
+        "runs. Its *decreases* says that a figure gets smaller from left to right. "
         f"{outcome(found, kept, f'{where}.md')} {' '.join(parts)} The run does not show why the rows fell."
     )
 

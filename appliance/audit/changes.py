@@ -283,7 +283,7 @@ _NAMES: Final = (
 
 
 def named(request: Any) -> Described:
-    """What a request would change, for one of which nobody knows the outcome."""
+    """Yield what a request would change, for a request whose outcome is unknown."""
     if getattr(request, "validate_only", False):
         return
     for field in _NAMING:
@@ -304,7 +304,7 @@ def _parts(entity: Any) -> frozenset[tuple[str, str | None]]:
 
 
 def _entity(parts: Any) -> str:
-    """Return who a quota is for: `user=alice,client-id=<default>`."""
+    """Return the entity of a quota: `user=alice,client-id=<default>`."""
     return ",".join(
         f"{each.entity_type}={'<default>' if each.entity_name is None else each.entity_name}"
         for each in parts

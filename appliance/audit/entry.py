@@ -11,8 +11,8 @@
 | `authentication` | a client proved, or could not prove, who it is | `done`, `denied` |
 | `refusal` | a rule denied an operation on each of the resources | `denied` |
 | `change` | an admin API was asked for changes | `done`; `failed` or `denied` if one resource has it; `unknown` |
-| `repeats` | so many more entries like that were not recorded one by one | – |
-| `lost` | so many entries found no room | – |
+| `repeats` | the number of further entries like that, which were not recorded one by one | – |
+| `lost` | the number of entries that found no room | – |
 
 The result of a change is `unknown` if the client has left before it was answered: the change may have taken place.
 

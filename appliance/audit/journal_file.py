@@ -6,9 +6,9 @@
 
 | trouble | what is done |
 |---|---|
-| no room, an I/O error | what was written of the lines is taken back; they are lost and counted; the next are tried |
+| no room, an I/O error | what was written of the lines is cut off; they are lost and counted; the next are tried |
 | the file was moved or deleted | the next line begins another |
-| the writer was killed within a line | the next life ends the torn line; readers skip it |
+| the writer was killed within a line | the next generation ends the torn line; readers skip it |
 | the file cannot be renamed | nothing more is written to it, because it would grow without end; tried with each write |
 
 Modes are 0600, of the directory 0700. The path is never followed through a symbolic link, and only a regular file is

@@ -69,7 +69,7 @@ class Reader:
     _file: BinaryIO | None = field(default=None, repr=False)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what there is. Called again, it goes on behind it, also in files that have come since.
+        """Yield the entries that there are. A further call yields those that came since, also from newer files.
 
         Raises:
             OSError: the directory or a file cannot be read.

@@ -125,14 +125,14 @@ class Recorder:
         Every way to authenticate calls this once for each connection, and again when a connection authenticates again.
 
         Args:
-            principal: who the client is, as `User:alice`; "" where nothing is known. Of a failed attempt: who it
-                claims to be.
+            principal: the client's, as `User:alice`; "" where nothing is known. Of a failed attempt: the principal that
+                the client claims to be.
             mechanism: `SSL`, `SCRAM-SHA-512`, `CURVE`, …
             error: why it failed, without any secret; None where it has not.
         """
         if not self.records_authentications:
             return
-        # Who fails can claim any name, and has one address.
+        # A client whose attempt fails can claim any name, but it has one address.
         if not self._may_record(AUTHENTICATION, principal if error is None else f"{host} (failed)"):
             return
         self._put(

@@ -3,8 +3,8 @@
     INTERVAL_NS from the first entry      the first `most` are recorded, the others counted
     the end of the interval               one entry has the count; the next entry begins another interval
 
-PRINCIPALS_MAX principals are told apart at a time. All others share one count, so a client that can choose its name
-costs no memory.
+PRINCIPALS_MAX principals have counts of their own at a time. All others share one count, so a client that can choose
+its name costs no memory.
 """
 
 from __future__ import annotations

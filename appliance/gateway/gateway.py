@@ -33,7 +33,6 @@ from appliance.gateway.admission import not_admitted
 from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors
 from appliance.gateway.frames import (
     FRAMES_MAX,
-    MORE,
     TOKEN_BYTES,
     VERSION,
     Code,
@@ -48,50 +47,40 @@ from appliance.gateway.frames import (
     parse_heartbeat,
     parse_unsubscribe,
 )
-from appliance.gateway.parts import take_part
-from appliance.gateway.pushed import fetch_request
-from appliance.gateway.session import SESSION_NUMBERS_FROM, GatewaySession
-from appliance.gateway.subscription import MAX_WAIT_MS, Subscription
+from appliance.gateway.outgoing import Outgoing
+from appliance.gateway.pushing import Pushing
+from appliance.gateway.received import IPC_HOST, api_key, client_of, joined
+from appliance.gateway.session import GatewaySession
+from appliance.gateway.session_numbers import SessionNumbers
+from appliance.gateway.subscription import Subscription
 from appliance.gateway.window import Window
-from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, ERRORS, REQUESTS
+from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS
 from appliance.journal import RateLimited
 from appliance.requests.apis import SERVED_AFTER_CLOSE
-from appliance.requests.session import ANONYMOUS, Session
+from appliance.requests.session import Session
 from appliance.requests.transport import TransportHost
 
 _log: Final = logging.getLogger(__name__)
 
 TURN_MESSAGES: Final = 64
 """Messages read from one door in one turn."""
-TURN_BYTES: Final = 2 << 20
-"""Sent to one session in one turn."""
 RECEIVED_MAX: Final = 64
 """Messages of one client that ZeroMQ keeps for us before it stops reading its connection."""
 SENT_MAX: Final = 20_000
 """More than the largest window has messages (`window.MESSAGE_BYTES_MIN`), so ZeroMQ never refuses one of a session."""
-COPY_BELOW: Final = 64 * 1024
 OWED_BYTES_MAX: Final = 16 * 1024
-SUBSCRIPTIONS_MAX: Final = 1000
-"""Of one session."""
-PUSH_BYTES_MAX: Final = 8 << 20
-FETCH_AGAIN_MS: Final = 10
 BOUND_PART: Final = 4
 SWEEP_MS: Final = 1000
 TIDY_MS: Final = 20_000
 HEARTBEAT_PART: Final = 5
 LINGER_MS: Final = 300
 _NOBLOCK: Final = int(zmq.NOBLOCK)
-_SEND_MORE: Final = int(zmq.SNDMORE) | _NOBLOCK
 # An enum's member is looked up each time that it is named, which is much for each message.
 _OPEN: Final = int(Kind.OPEN)
 _REQUEST: Final = int(Kind.REQUEST)
 _CREDIT: Final = int(Kind.CREDIT)
-_RESPONSE: Final = int(Kind.RESPONSE)
-_LAST_PART: Final = broker_header(Kind.RESPONSE)
-"""The header of nearly every answer: it has one part, and no mark."""
 _AUTOMATIC: Final = 0
 """First byte of a routing id that ZeroMQ has chosen. No library lets a client choose one that begins so."""
-_IPC_HOST: Final = "127.0.0.1"
 
 
 class Gateway:
@@ -115,12 +104,11 @@ class Gateway:
         self._requests_max = settings.network.requests_in_flight_per_connection
         self._bound_bytes = host.pool.size_bytes // BOUND_PART
         self._timeout_ns = settings.zeromq.session_timeout_ms * NS_PER_MS
-        self._id_base = (
-            (1 << 60) | (process.role.index << 52) | ((process.generation & 0xFFFFF) << 32) | (1 << 31)
+        self._numbers = SessionNumbers(process.role.index, process.generation)
+        self._outgoing = Outgoing(self._cells, say_closed=host.say_closed, lost=self._end)
+        self._pushing = Pushing(
+            host, self._outgoing, self._numbers, end_for=self._end_for, contain=self.contain
         )
-        self._opened = 0
-        self._free_numbers: list[int] = []
-        self._numbers = SESSION_NUMBERS_FROM
         # A context of its own: a flood of a client's does not hold up the controller's messages in its I/O thread.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._doorkeeper = make_doorkeeper(
@@ -139,7 +127,6 @@ class Gateway:
         )
         self._by_connection: dict[tuple[int, bytes], GatewaySession] = {}
         self._ready: set[int] = set()  # descriptors
-        self._unsent: set[Session] = set()
         self._starved: set[GatewaySession] = set()
         self._held_bytes = 0
         self._owed_bytes = 0
@@ -171,7 +158,11 @@ class Gateway:
                 self._ready.add(door.descriptor)
         if not self._may_read or self._starved:
             return True
-        return not self._ready and not self._unsent and not any(door.is_skipping for door in self._doors)
+        return (
+            not self._ready
+            and not self._outgoing.unsent
+            and not any(door.is_skipping for door in self._doors)
+        )
 
     def on_ready(self, descriptor: int) -> None:
         """One of our descriptors is ready."""
@@ -186,8 +177,9 @@ class Gateway:
             if self._doorkeeper.answer():
                 ready.add(self._knocking)
         if may_read:
-            if self._unsent:
-                unsent, self._unsent = self._unsent, set()
+            outgoing = self._outgoing
+            if outgoing.unsent:
+                unsent, outgoing.unsent = outgoing.unsent, set()
                 for session in unsent:
                     self.send(session)
             for session in list(self._starved):
@@ -246,7 +238,7 @@ class Gateway:
         if version != VERSION:
             self._refuse(door, routing_id, Code.VERSION, f"version {version}; this broker speaks {VERSION}")
         elif kind == _OPEN:
-            self._open(door, routing_id, header, _joined(frames), now_ns)
+            self._open(door, routing_id, header, joined(frames), now_ns)
         elif session is None or token != session.token:
             if kind != int(Kind.CLOSE):
                 self._refuse(
@@ -263,17 +255,17 @@ class Gateway:
         if kind == _REQUEST:
             self._request(session, frames)
         elif kind == _CREDIT:
-            session.window.credit(*parse_credit(_joined(frames)))
+            session.window.credit(*parse_credit(joined(frames)))
             self.send(session)
-            self._push_all(session)
+            self._pushing.push_all(session)
         elif kind == Kind.HEARTBEAT:
-            self._heartbeat(session, parse_heartbeat(_joined(frames)), now_ns)
+            self._heartbeat(session, parse_heartbeat(joined(frames)), now_ns)
         elif kind == Kind.CLOSE:
             self._leave(session)
         elif kind == Kind.SUBSCRIBE:
-            self._subscribe(session, Subscribe.parse(_joined(frames)), now_ns)
+            self._pushing.subscribe(session, Subscribe.parse(joined(frames)), now_ns)
         elif kind == Kind.UNSUBSCRIBE:
-            self._unsubscribe(session, parse_unsubscribe(_joined(frames)))
+            self._pushing.unsubscribe(session, parse_unsubscribe(joined(frames)))
         else:
             raise MalformedFrame(f"a message of kind {kind}")
 
@@ -309,7 +301,7 @@ class Gateway:
         """Begin the requests of a session that may begin."""
         while session.held and not session.closed and not self._is_draining:
             frames, size = session.held[0]
-            key = _api_key(frames)
+            key = api_key(frames)
             if (
                 session.throttled_until_ns
                 or session.must_wait(not key)
@@ -348,7 +340,7 @@ class Gateway:
             return  # the last answer is not read yet
         session.heartbeat_mark = _new_mark()
         session.heartbeat_sent_ns = now_ns
-        self._put(session, broker_header(Kind.HEARTBEAT, mark=session.heartbeat_mark))
+        self._outgoing.put(session, broker_header(Kind.HEARTBEAT, mark=session.heartbeat_mark))
 
     # Sessions
 
@@ -384,22 +376,22 @@ class Gateway:
                 heartbeat_interval_ms=zeromq.session_timeout_ms // HEARTBEAT_PART,
                 session_timeout_ms=zeromq.session_timeout_ms,
             )
-            self._put(session, broker_header(Kind.OPENED), opened.encode())
+            self._outgoing.put(session, broker_header(Kind.OPENED), opened.encode())
             self._sweep_later()
 
     def _new_session(
         self, door: Door, routing_id: bytes, header: zmq.Frame, wanted: Open, now_ns: int
     ) -> GatewaySession:
-        principal, host, pid = _who(header)
-        told_host = _IPC_HOST if pid and self._settings.tells_arrival_address else None
+        principal, host, pid = client_of(header)
+        told_host = IPC_HOST if pid and self._settings.tells_arrival_address else None
         session = GatewaySession(
             door,
             routing_id,
             token=os.urandom(TOKEN_BYTES),
             window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=_new_mark),
             principal=principal,
-            connection_id=self._new_id(),
-            number=self._new_number(),
+            connection_id=self._numbers.new_id(),
+            number=self._numbers.take(),
             slot=wanted.broker_id,
             listener="PLAINTEXT",
             host=host,
@@ -413,16 +405,6 @@ class Gateway:
             self._host.auditing.authenticated(session, mechanism="CURVE" if door.is_tcp else "uid")
         self._by_connection[door.descriptor, routing_id] = session
         return session
-
-    def _new_id(self) -> int:
-        self._opened += 1
-        return self._id_base | (self._opened & 0x7FFFFFFF)
-
-    def _new_number(self) -> int:
-        if self._free_numbers:
-            return self._free_numbers.pop()
-        self._numbers += 1
-        return self._numbers
 
     def _leave(self, session: GatewaySession) -> None:
         """The client has closed. What it produced or committed, or that it leaves its group, is still taken."""
@@ -439,15 +421,15 @@ class Gateway:
             return
         session.closed = True
         del self._by_connection[session.door.descriptor, session.routing_id]
-        self._free_numbers.append(session.number)
-        self._unsent.discard(session)
+        self._numbers.give_back(session.number)
+        self._outgoing.unsent.discard(session)
         self._starved.discard(session)
         self._held_bytes -= session.held_bytes
         self._owed_bytes -= session.owed_bytes
         session.held.clear()
         session.abandon()
         for subscription in list(session.subscriptions.values()):
-            self._end_subscription(subscription)
+            self._pushing.end(subscription)
         self._host.end_requests(session)
 
     def fault(self, session: Session, why: str) -> None:
@@ -455,7 +437,7 @@ class Gateway:
         self._end_for(_client(session), Code.MALFORMED, why)
 
     def contain(self, session: Session, error: Exception) -> None:
-        """End a session, a request of which could not be served, by its client's fault or by a defect of ours."""
+        """End a session, a request of which could not be served, by its client's fault or by an internal error."""
         if isinstance(error, ClientFault):
             self._end_for(_client(session), Code.MALFORMED, str(error))
         else:
@@ -468,9 +450,9 @@ class Gateway:
         self._cells[ERRORS] += 1
         self._host.say_closed(f"{session} ended: {why}")
         with suppress(OSError, StorageFault):  # what was asked before it may leave
-            self._send_out(session)
+            self._outgoing.send_answers(session)
         if not session.closed:
-            self._put(session, broker_header(Kind.ERROR), encode_error(code, why))
+            self._outgoing.put(session, broker_header(Kind.ERROR), encode_error(code, why))
         self._end(session)
 
     def _malformed(self, door: Door, routing_id: bytes, why: str) -> None:
@@ -495,11 +477,11 @@ class Gateway:
         if session.closed:
             return
         if isinstance(session, Subscription):
-            self._push(session)
+            self._pushing.push(session)
             return
         assert isinstance(session, GatewaySession)
         try:
-            self._send_out(session)
+            self._outgoing.send_answers(session)
         except (StorageFault, OSError) as fault:
             self._end_for(session, Code.INTERNAL, str(fault))
         self._go_on(session)
@@ -514,65 +496,14 @@ class Gateway:
         if session.held:
             self._advance(session)
         if session.queue and session.queue[0].answer is not None and session.window.is_open:
-            self._unsent.add(session)  # what began now and is answered already leaves in the next turn
-
-    def _send_out(self, session: GatewaySession) -> None:
-        """Send the answers in order while the window is open.
-
-        Raises:
-            StorageFault, OSError: records cannot be read.
-        """
-        window, left = session.window, TURN_BYTES
-        while not session.closed and (session.out or session.collect()):
-            if not session.out:
-                continue
-            if not self._may_send(session):
-                return
-            if left <= 0:
-                self._unsent.add(session)
-                return
-            pieces = session.out[0]
-            frames, size = take_part(pieces)
-            mark = window.sent(size)
-            header = _LAST_PART
-            if mark or pieces:
-                header = broker_header(_RESPONSE, flags=MORE if pieces else 0, mark=mark)
-            self._put(session, header, *frames)
-            if not pieces and not session.closed:
-                session.answer_left()
-            self._cells[BYTES_OUT] += size
-            left -= size
-
-    def _may_send(self, session: GatewaySession) -> bool:
-        """Return whether the window is open; where the client cannot open it for want of a mark, send one."""
-        window = session.window
-        if window.is_open:
-            return True
-        if window.wants_mark:
-            self._put(session, broker_header(Kind.CREDIT, mark=window.mark()))
-        return False
-
-    def _put(self, session: GatewaySession, *frames: bytes | memoryview) -> None:
-        """Send a message; a client that is gone has no session any more."""
-        door = session.door
-        door.is_quiet = False
-        router = door.router
-        last = len(frames) - 1
-        try:
-            router.send(session.routing_id, _SEND_MORE)
-            for index, frame in enumerate(frames):
-                flags = _NOBLOCK if index == last else _SEND_MORE
-                router.send(frame, flags, copy=len(frame) < COPY_BELOW)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                self._host.say_closed(f"{session} ended: it cannot be sent to ({error.strerror})")
-            self._end(session)
+            self._outgoing.unsent.add(
+                session
+            )  # what began now and is answered already leaves in the next turn
 
     def resume(self, session: Session) -> None:
         """Begin the requests that waited until now, or fetch again for a subscription."""
         if isinstance(session, Subscription):
-            if not session.queue and not session.out:
-                self._fetch(session)
+            self._pushing.resume(session)
             return
         assert isinstance(session, GatewaySession)
         self._advance(session)
@@ -583,122 +514,6 @@ class Gateway:
         if isinstance(session, GatewaySession):
             session.owed_bytes += owed_bytes
             self._owed_bytes += owed_bytes
-
-    # Subscriptions
-
-    def _subscribe(self, session: GatewaySession, wanted: Subscribe, now_ns: int) -> None:
-        if wanted.number in session.subscriptions:
-            raise MalformedFrame(f"subscription {wanted.number} is there already")
-        if len(session.subscriptions) >= SUBSCRIPTIONS_MAX:
-            self._end_for(session, Code.LIMIT_EXCEEDED, f"more than {SUBSCRIPTIONS_MAX} subscriptions")
-            return
-        subscription = Subscription(
-            session, wanted, connection_id=self._new_id(), number=self._new_number(), now_ns=now_ns
-        )
-        session.subscriptions[wanted.number] = subscription
-        self._put(session, broker_header(Kind.SUBSCRIBED, subject=wanted.number))
-        self._fetch(subscription)
-
-    def _unsubscribe(self, session: GatewaySession, number: int) -> None:
-        subscription = session.subscriptions.get(number)
-        if subscription is not None:
-            self._end_subscription(subscription)
-        self._put(session, broker_header(Kind.UNSUBSCRIBED, subject=number))
-
-    def _end_subscription(self, subscription: Session) -> None:
-        assert isinstance(subscription, Subscription)
-        if subscription.closed:
-            return
-        subscription.closed = True
-        del subscription.owner.subscriptions[subscription.wanted.number]
-        self._free_numbers.append(subscription.number)
-        self._unsent.discard(subscription)
-        subscription.abandon()
-        self._host.end_requests(subscription)
-
-    def _fetch(self, subscription: Subscription) -> None:
-        """Ask for what comes next, and wait for it in the purgatory."""
-        if subscription.closed or subscription.throttled_until_ns or subscription.queue or self._is_draining:
-            return
-        wanted = subscription.wanted
-        frame = fetch_request(
-            wanted.topic,
-            wanted.partition,
-            subscription.next_offset,
-            isolation=wanted.isolation,
-            max_bytes=min(max(wanted.max_bytes, 1), PUSH_BYTES_MAX),
-            max_wait_ms=MAX_WAIT_MS,
-        )
-        block = self._pool.take(len(frame))
-        if block is None:
-            self._fetch_later(subscription)
-            return
-        block.view[: len(frame)] = frame
-        try:
-            self._apis.serve(subscription, block, 0, len(frame))
-        except Exception as error:
-            self.contain(subscription, error)
-            return
-        if subscription.queue and subscription.queue[0].answer is not None:
-            self._unsent.add(subscription)
-
-    def _fetch_later(self, subscription: Subscription) -> None:
-        self._host.cycle.timers.after_ms(FETCH_AGAIN_MS, lambda: self._fetch(subscription))
-
-    def _push_all(self, session: GatewaySession) -> None:
-        """The window may be open again: go on with all subscriptions that have something."""
-        for subscription in list(session.subscriptions.values()):
-            if session.closed or not session.window.is_open:
-                return
-            self.send(subscription)
-
-    def _push(self, subscription: Subscription) -> None:
-        """Send what the Fetch has answered, as far as the window allows, and ask for the next."""
-        try:
-            self._push_out(subscription)
-        except (StorageFault, OSError, MalformedFrame) as fault:
-            _log.error("%s: %s", subscription, fault)
-            self._end_for(subscription.owner, Code.INTERNAL, str(fault))
-
-    def _push_out(self, subscription: Subscription) -> None:
-        owner, number, left = subscription.owner, subscription.wanted.number, TURN_BYTES
-        if not subscription.out:
-            if subscription.queue is None or subscription.queue[0].answer is None:
-                return
-            if not subscription.collect():
-                self._fetch_later(subscription)  # nothing came in all the time, or it was answered early
-                return
-        pushed = subscription.pushed
-        assert pushed is not None
-        while subscription.out:
-            if not self._may_send(owner):
-                return
-            if left <= 0:
-                self._unsent.add(subscription)
-                return
-            frames, size = take_part(subscription.out)
-            for frame in frames:
-                pushed.pass_on(frame)
-            header = broker_header(
-                Kind.PUSH,
-                flags=MORE if subscription.out else 0,
-                mark=owner.window.sent(size),
-                subject=number,
-            )
-            self._put(owner, header, *frames)
-            self._cells[BYTES_OUT] += size
-            left -= size
-        if subscription.closed:
-            return
-        if pushed.error:
-            self._end_subscription(subscription)  # the client has been told; it subscribes again
-            return
-        if pushed.next_offset < 0:
-            raise StorageFault(f"no whole batch at offset {subscription.next_offset}")
-        subscription.next_offset = pushed.next_offset
-        # Behind the others, so that all subscriptions share the window.
-        owner.subscriptions[number] = owner.subscriptions.pop(number)
-        self._fetch(subscription)
 
     # Time
 
@@ -742,10 +557,10 @@ class Gateway:
 
     def drain(self, *, late: bool) -> bool:
         """Take nothing more; return whether everything is answered and sent. `late`: end what is not."""
-        self._is_draining = True
+        self._is_draining = self._pushing.is_draining = True
         for session in list(self._by_connection.values()):
             if late or not (session.queue or session.out):
-                self._put(
+                self._outgoing.put(
                     session, broker_header(Kind.ERROR), encode_error(Code.STOPPING, "the appliance stops")
                 )
                 self._end(session)
@@ -774,30 +589,3 @@ def _client(session: Session) -> GatewaySession:
 
 def _new_mark() -> int:
     return int.from_bytes(os.urandom(8), "big") or 1
-
-
-def _joined(frames: list[zmq.Frame]) -> bytes:
-    return b"".join(frame.bytes for frame in frames)
-
-
-def _api_key(frames: list[zmq.Frame]) -> int:
-    """Return the API key of a request, wherever its frames are cut; -1 where it is shorter than a key."""
-    head = b""
-    for frame in frames:
-        head += bytes(frame.buffer[: 2 - len(head)])
-        if len(head) == 2:
-            return int.from_bytes(head, "big")
-    return -1
-
-
-def _who(header: zmq.Frame) -> tuple[str, str, int]:
-    """Return principal, host and process of the client that sent a frame, as the doorkeeper and the kernel say."""
-    try:
-        principal = str(header.get("User-Id")) or ANONYMOUS
-        address = str(header.get("Peer-Address"))
-    except zmq.ZMQError:
-        return ANONYMOUS, _IPC_HOST, 0
-    where, _, pid = address.rpartition(":")
-    if where.startswith("localhost:") and pid.isdecimal():
-        return principal, _IPC_HOST, int(pid)
-    return principal, address, 0

@@ -52,7 +52,7 @@ class Subscription(Session):
         """Take the answer to the Fetch; return whether there is something to push.
 
         Raises:
-            MalformedFrame: a defect of ours; the answer is no Fetch response.
+            MalformedFrame: internal error: the answer is no Fetch response.
         """
         queue = self.queue
         if queue is None or (answer := queue[0].answer) is None:

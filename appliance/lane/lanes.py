@@ -323,10 +323,13 @@ class Lanes:
             self.end(session)
 
     def contain(self, session: Session, error: Exception) -> None:
-        """End a lane, a request of which could not be served, by its client's fault or by a defect of ours."""
+        """End a lane, a request of which could not be served, by its client's fault or by an internal error."""
         if not isinstance(error, ClientFault):
             _log.error("internal error in a request of %s (traceback follows)", session, exc_info=error)
-        self.fault(session, str(error) if isinstance(error, ClientFault) else "a defect of ours, told above")
+        self.fault(
+            session,
+            str(error) if isinstance(error, ClientFault) else "internal error, see the traceback above",
+        )
 
     # Requests
 

@@ -32,7 +32,7 @@ from uuid import UUID
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, RejectedRequest, StorageFault
-from appliance.log.checkpoint import is_directory, read_small, replace_file, sync_directory
+from appliance.log.checkpoint import read_small, replace_file, sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -49,6 +49,7 @@ from appliance.log.file_names import (
 from appliance.log.handed_over import HandedOver, decode_handed_over
 from appliance.log.known_directories import KnownDirectories
 from appliance.log.log_directory import LogDirectory
+from appliance.log.partition_homes import PartitionHomes
 from appliance.log.partition_log import PartitionLog, nowhere
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
@@ -67,8 +68,8 @@ class LogDirectories:
         self._share = share
         self.serving: dict[int, LogDirectory] = {}
         self.failed: dict[int, StorageFault] = {}
-        self._homes: dict[TopicPartition, int] = {}
-        self._twice: set[TopicPartition] = set()
+        self._places = PartitionHomes(len(self.paths), self.serving, self.failed, share=share)
+        self._homes: Final = self._places.homes
         self.futures: dict[TopicPartition, tuple[int, Path]] = {}
         """Copies in the making: where, and in which directory's file system."""
         self._needless: list[Path] = []
@@ -128,8 +129,8 @@ class LogDirectories:
             remove_traces(directory.path, names)
         for name in names:
             partition = parse_partition_directory_name(name)
-            if partition is not None and self._homes.setdefault(partition, index) != index:
-                self._twice.add(partition)
+            if partition is not None:
+                self._places.note(partition, index)
             moving = parse_future_directory_name(name)
             if (
                 moving is not None
@@ -166,8 +167,8 @@ class LogDirectories:
         Raises:
             StorageFault: as there; or its directory has failed, or may have; or it is in two.
         """
-        self._look_for(partition)
-        if partition in self._twice:
+        self._places.look_again(partition)
+        if partition in self._places.twice:
             self._resolve_twins(partition, topic_id, settings)
         handed_over: HandedOver | None = None
         if closed and left:
@@ -177,7 +178,12 @@ class LogDirectories:
         may_move = not is_plain and self._look_for_future(partition)
         if not may_move:
             self.futures.pop(partition, None)
-        home = self._choose_home(partition, is_new=is_new, was_there=was_there)
+        home = self._places.choose(
+            partition,
+            is_new=is_new,
+            was_there=was_there,
+            moving_to=(index for index, _ in self.futures.values()),
+        )
         is_known = partition in self._homes
         log = self.serving[home].open_partition(
             partition, topic_id, settings, closed=closed, left=handed_over, is_absent=not is_known
@@ -196,36 +202,6 @@ class LogDirectories:
         if handed_over is None or home not in self.serving:
             return handed_over
         return handed_over.as_found(f"{self.serving[home].path}/{partition_directory_name(partition)}")
-
-    def _choose_home(self, partition: TopicPartition, *, is_new: bool, was_there: bool) -> int:
-        """The directory that has a partition, else the one that a new one goes to. Raises LogDirectoryOffline."""
-        home = self._homes.get(partition)
-        if home is None:
-            if was_there:
-                raise LogDirectoryOffline(f"{partition} has disappeared from its log directory")
-            if self.failed and not is_new:
-                raise LogDirectoryOffline(
-                    f"{partition} is in no working log directory, but may be in a failed one"
-                )
-            home = self._fewest()
-        if home in self.failed:
-            raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
-        return home
-
-    def _look_for(self, partition: TopicPartition) -> None:
-        """Where another of the slot's processes has put a partition meanwhile, or that it has deleted it."""
-        home = self._homes.get(partition)
-        if self._share.is_whole or home in self.failed:
-            return
-        if home is not None and partition in self.serving[home].partitions:
-            return
-        homes = self._homes_on_disk(partition)
-        self._homes.pop(partition, None)
-        self._twice.discard(partition)
-        if homes:
-            self._homes[partition] = homes[0]
-        if len(homes) > 1:
-            self._twice.add(partition)
 
     def _look_for_future(self, partition: TopicPartition) -> bool:
         """Whether it may be on the move, as another of the slot's processes may have left it: `futures` says where to,
@@ -253,7 +229,7 @@ class LogDirectories:
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether there is a directory of it in any log directory that serves."""
-        return bool(self._homes_on_disk(partition))
+        return bool(self._places.on_disk(partition))
 
     def hand_over(self, partition: TopicPartition, leave: Callable[[bytes], bool] = nowhere) -> None:
         """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.
@@ -298,7 +274,7 @@ class LogDirectories:
 
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
         """A move ended between its swap and its settlement: see `settlement`."""
-        found = self._found(partition)
+        found = self._places.directories(partition)
         marked = [index for index, path in found.items() if (path / MOVED_HERE).exists()]
         if (
             len(found) != 2
@@ -308,20 +284,9 @@ class LogDirectories:
             raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
         (target,) = marked
         with settling(found[target], waits=False) as is_free:
-            if not is_free or self._found(partition) != found:
+            if not is_free or self._places.directories(partition) != found:
                 raise StorageFault(f"{partition} was moved, and its new directory is being flushed to disk")
             self._settle(partition, topic_id, settings, found=found, target=target)
-
-    def _found(self, partition: TopicPartition) -> dict[int, Path]:
-        """Its directories, by the index of their log directory."""
-        name = partition_directory_name(partition)
-        return {index: self.serving[index].path / name for index in self._homes_on_disk(partition)}
-
-    def _homes_on_disk(self, partition: TopicPartition) -> list[int]:
-        """Which log directories that serve have one of it, by index."""
-        name = partition_directory_name(partition)
-        # Text, not paths: a takeover looks for a thousand, and a path is dearer than the look.
-        return [index for index, each in self.serving.items() if is_directory(f"{each.path}/{name}")]
 
     def _settle(
         self,
@@ -354,20 +319,7 @@ class LogDirectories:
         with storage_faults(found[loser]):
             sync_directory(self.serving[loser].path)
         self._homes[partition] = winner
-        self._twice.discard(partition)
-
-    def _fewest(self) -> int:
-        counts = dict.fromkeys(self.serving, 0)
-        if not counts:
-            raise LogDirectoryOffline("every log directory has failed")
-        if len(counts) == 1:
-            return next(iter(counts))
-        for home in (*self._homes.values(), *(index for index, _ in self.futures.values())):
-            if home in counts:
-                counts[home] += 1
-        # Workers do not see what the others have begun since: among equals each begins at another one.
-        first = self._share.worker or 0
-        return min(counts, key=lambda index: (counts[index], (index - first) % len(self.paths)))
+        self._places.twice.discard(partition)
 
     def index_of(self, partition: TopicPartition) -> int:
         """The directory of a partition that was opened; 0 for any other."""
@@ -386,7 +338,7 @@ class LogDirectories:
         Raises:
             StorageFault: it failed, or its directory has.
         """
-        self._look_for(partition)
+        self._places.look_again(partition)
         self._look_for_future(partition)
         self.cancel_move(partition)
         home = self._homes.get(partition)
@@ -394,11 +346,11 @@ class LogDirectories:
             return False
         if home in self.failed:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
-        if partition in self._twice:
+        if partition in self._places.twice:
             # Moved, and not settled by whoever had it.
-            for index in self._found(partition).keys() - {home}:
+            for index in self._places.directories(partition).keys() - {home}:
                 self.serving[index].delete_partition(partition, topic_id)
-            self._twice.discard(partition)
+            self._places.twice.discard(partition)
         deleted = self.serving[home].delete_partition(partition, topic_id)
         if deleted:
             del self._homes[partition]
@@ -564,7 +516,7 @@ class LogDirectories:
     def flush_task(self, high_watermarks: Mapping[TopicPartition, int]) -> Callable[[], None]:
         """As `LogDirectory.flush_task`, one directory after the other."""
         tasks = [
-            directory.flush_task(self._of(index, high_watermarks))
+            directory.flush_task(self._places.of(high_watermarks, index))
             for index, directory in self.serving.items()
         ]
 
@@ -593,9 +545,6 @@ class LogDirectories:
         """As `LogDirectory.take_removals`, of all directories."""
         return [removal for directory in self.serving.values() for removal in directory.take_removals()]
 
-    def _of(self, index: int, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return {name: offset for name, offset in offsets.items() if self._homes.get(name) == index}
-
     def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Closes every directory that serves, each with its own marker of a clean stop.
 
@@ -605,7 +554,7 @@ class LogDirectories:
         faults: list[StorageFault] = []
         for index, directory in self.serving.items():
             try:
-                directory.close(self._of(index, high_watermarks))
+                directory.close(self._places.of(high_watermarks, index))
             except StorageFault as fault:
                 faults.append(fault)
         if faults:

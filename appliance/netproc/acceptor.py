@@ -6,19 +6,19 @@
 Rules
 
 1. A connection is accepted only when a network process can take its descriptor; otherwise it stays in the
-   system's backlog. So a restart of all network processes refuses nobody.
+   system's backlog. So a restart of all network processes refuses no client.
 2. A connection over max.connections or max.connections.per.ip is accepted and closed at once: its client
    learns it now, and the backlog stays free for others. Kafka leaves the first kind waiting in the backlog.
 3. The descriptor goes first, then the message. A descriptor that finds its channel full goes to another
    network process before anything was said about it.
 4. What was given to a network process is its own: when it dies, its connections die with it, and the book
    forgets them.
-5. What network processes say is heard before connections are accepted: limits and loads are of this moment.
+5. Messages of network processes are read before connections are accepted, so limits and loads are of this moment.
 6. While a network process is missing, connections wait MISSING_GRACE_MS for it: else the others would get
    all of them, for as long as they last.
 7. No request is ever read here.
 8. Where connections are opened faster than a rate allows, their listening socket is left alone for a moment (it stays
-   in no epoll set, so nobody is woken for it). An address that is over its own rate does not hold up others: its
+   in no epoll set, so it wakes no process). An address that is over its own rate does not hold up others: its
    connection is accepted, and closed after the moment, at most TURNED_AWAY_MAX of these at a time.
 """
 
@@ -51,7 +51,7 @@ from appliance.netproc.connection_rates import ConnectionRates
 if TYPE_CHECKING:
     from appliance.lane.door import LaneDoor
 
-# At most so many in a row from one listening socket: loads are heard and other ports served in between.
+# Accepted in a row from one listening socket; then loads are read and other ports served.
 ACCEPT_BURST = 64
 MESSAGE_BURST = 256
 CHANNEL_BACKLOG = 128
@@ -116,7 +116,7 @@ class Acceptor:
 
     Args:
         listeners: name of a listener and slot → listening socket, non-blocking.
-        book: who holds what.
+        book: which network process holds what.
         cycle: the process's duty cycle.
         context: the process's ZeroMQ context.
         zmq_address: where the ROUTER binds.
@@ -197,7 +197,7 @@ class Acceptor:
         return not int(self._router.get(zmq.EVENTS)) & zmq.POLLIN
 
     def on_ready(self, descriptor: int, events: int) -> None:
-        """Acts on a ready descriptor of ours; others are ignored."""
+        """Act on a ready descriptor of the acceptor; ignore others."""
         if descriptor in self._listeners:
             self._ready_listeners.append(self._listeners[descriptor])
         elif (action := self._on_ready.get(descriptor)) is not None:
@@ -208,7 +208,7 @@ class Acceptor:
             self._hear_stranger(descriptor)
 
     def after_turn(self) -> None:
-        """To be called once a turn, after the ready descriptors: hears the network processes, then accepts."""
+        """Read what network processes sent, then accept. Call it once a turn, after the ready descriptors."""
         if not self.is_empty():
             self._read_router()
         for name, slot, listener in self._ready_listeners:
@@ -382,7 +382,7 @@ class Acceptor:
         self._place_waiting()
 
     def _place_waiting(self) -> None:
-        """There is room again: first for the one who waits, then for the others."""
+        """Hand over the connection that waits, because there is room again, then accept others."""
         waiting = self._waiting
         if waiting is not None:
             self._waiting = None

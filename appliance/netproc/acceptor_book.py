@@ -1,4 +1,4 @@
-"""The acceptor's book: who holds how many connections, and who gets the next one. No socket, no clock."""
+"""The acceptor's book: how many connections each network process has, and which gets the next. No socket, no clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Shelf(msgspec.Struct):
 
     generation: int
     held: AddressCounts
-    sessions: int = 0  # ZeroMQ sessions that it has told of, and those promised to it since
+    sessions: int = 0  # ZeroMQ sessions that it has reported, and those promised to it since
     is_paused: bool = False
     has_room: bool = True
 
@@ -121,7 +121,7 @@ class ConnectionBook:
             shelf.sessions = sessions
 
     def closed(self, netproc: int, by_host: Mapping[str, int]) -> None:
-        """Takes connections off; what is not there was of another life and is nobody's loss."""
+        """Take connections off. Those that are not in the book belonged to an earlier generation and are ignored."""
         if (shelf := self._shelves.get(netproc)) is not None:
             for host, count in by_host.items():
                 shelf.held.remove(host, count)

@@ -39,7 +39,7 @@ def run(child: Child) -> int:
         )
         if not process.settings.zeromq.listeners:
             return AcceptorAgent(process, acceptor)
-        # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
+        # Imported where it is used: without a listener for ZeroMQ clients the process does not load it.
         from appliance.gateway.admission import not_admitted
         from appliance.gateway.reception import Reception
 
@@ -63,7 +63,7 @@ def run(child: Child) -> int:
 
 
 def _lane_door(process: AgentProcess) -> LaneDoor | None:
-    """Open the door to the lanes, where there are any. What nobody can have is told, and nobody else pays for it."""
+    """Open the door to the lanes, where there are any. If it cannot be opened, log that and serve all other clients."""
     shared_memory = process.settings.shared_memory
     if not shared_memory.lanes_max:
         return None

@@ -18,12 +18,12 @@ class AddressCounts:
             self.add(host, count)
 
     def add(self, host: str, count: int = 1) -> None:
-        """So many more; `count` must be positive."""
+        """Add `count`, which must be positive."""
         self.by_host[sys.intern(host)] = self.by_host.get(host, 0) + count
         self.total += count
 
     def remove(self, host: str, count: int = 1) -> bool:
-        """So many less, at most as many as there are; whether there was any."""
+        """Subtract `count`, at most down to 0; return whether there was any."""
         there = self.by_host.get(host, 0)
         if count < there:
             self.by_host[host] = there - count

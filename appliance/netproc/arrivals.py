@@ -16,10 +16,11 @@ import select
 import sys
 from collections.abc import Callable
 from socket import SocketType
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from appliance.channels.connection_channel import Assignment
 from appliance.config.sections.listeners import host_and_port
+from appliance.netproc.arrival_stage import ArrivalStage
 from appliance.netproc.audit_end import TLS, AuditEnd
 from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.outlet import unpace
@@ -27,32 +28,16 @@ from appliance.process.agent import AgentProcess
 from appliance.requests.topic_routes import TopicRoutes
 
 if TYPE_CHECKING:
-    # Without a listener that needs them nobody loads OpenSSL and the mechanisms.
+    # Without a listener that needs them the process loads neither OpenSSL nor the mechanisms.
     from appliance.netproc.authentications import Authentications
     from appliance.netproc.tls_handshakes import Handshakes
     from appliance.netproc.tls_stream import TlsStream
-    from appliance.requests.authentication import Authenticated, Authentication
+    from appliance.requests.authentication import Authenticated
 
 PLAIN_EVENTS: Final = select.EPOLLIN
 ENCRYPTED_EVENTS: Final = select.EPOLLIN | select.EPOLLRDNORM
 """To epoll the same as PLAIN_EVENTS. An encrypted connection waits for both, so that its events are unusual ones: what
 it needs beside reading costs the others no look."""
-
-
-class Stage(Protocol):
-    """What a connection goes through before it is a session."""
-
-    def is_empty(self) -> bool:
-        """Whether no step is left over from the last turn."""
-
-    def turn(self) -> None:
-        """Do the steps that there are, as long as a turn may take."""
-
-    def on_ready(self, descriptor: int) -> bool:
-        """Note a ready descriptor for this turn; return whether it is one of these connections."""
-
-    def close(self) -> None:
-        """Close all of them without a line."""
 
 
 class Arrivals:
@@ -61,7 +46,7 @@ class Arrivals:
     Args:
         audit: takes what the audit journal records; None where there is no journal.
         add: takes a connection that is a session from now on, and the events to wait for.
-        ended: hears of a connection that was closed before that: its host, and a line for the log, if there is a fault.
+        ended: gets the host of a connection that was closed before that, and a line for the log, if there is a fault.
     """
 
     def __init__(
@@ -85,7 +70,7 @@ class Arrivals:
         self._main_listener = settings.main_listener
         self._handshakes: Handshakes | None = None  # where a listener has TLS
         self._authentications: Authentications | None = None  # where a listener has SASL
-        self.stages: tuple[Stage, ...] = ()
+        self.stages: tuple[ArrivalStage[Any], ...] = ()
 
     def add_handshakes(self) -> None:
         """Serve the listeners that have TLS."""
@@ -97,7 +82,7 @@ class Arrivals:
             cycle=self._process.cycle,
             clock=self._clock,
             done=self._encrypted,
-            failed=self._handshake_failed,
+            failed=self._stage_failed,
         )
         self.stages += (self._handshakes,)
 
@@ -119,7 +104,7 @@ class Arrivals:
             cycle=self._process.cycle,
             clock=self._clock,
             done=self._authenticated,
-            failed=self._authentication_failed,
+            failed=self._stage_failed,
         )
         self.stages += (self._authentications,)
 
@@ -211,18 +196,9 @@ class Arrivals:
 
     # Failures
 
-    def _handshake_failed(self, assignment: Assignment, why: str | None) -> None:
+    def _stage_failed(self, assignment: Assignment, why: str | None, mechanism: str, claimed: str) -> None:
         if why is not None and self._audit is not None:
-            self._audit.failed(assignment, why, mechanism=TLS)
-        self._ended(assignment.peer_host, _line(assignment, why))
-
-    def _authentication_failed(
-        self, assignment: Assignment, conversation: Authentication, why: str | None
-    ) -> None:
-        if why is not None and self._audit is not None:
-            self._audit.failed(
-                assignment, why, mechanism=conversation.mechanism, claimed=conversation.claimed
-            )
+            self._audit.failed(assignment, why, mechanism=mechanism, claimed=claimed)
         self._ended(assignment.peer_host, _line(assignment, why))
 
 

@@ -1,11 +1,11 @@
-"""Connections whose clients have not authenticated: they are no sessions yet, and hold up nobody.
+"""Connections whose clients have not authenticated: they are no sessions yet, and hold up no session.
 
     accepted, or TLS handshake done ──frames──→ conversation ──→ done: a connection like any other
                                                      └─ failed: the answer after a delay, then closed with a line
 
 What the frames mean is in `requests/authentication.py`. Here are sockets, times and bounds.
 
-Bounds
+Bounds, beside those of every stage (`arrival_stage`)
 
 1. Each connection has `sasl.authentication.timeout.ms` from the moment that it came.
 2. When one address has `sasl.authentications.max.per.ip` of them, or all have `sasl.authentications.max`, its oldest
@@ -13,8 +13,7 @@ Bounds
 3. A frame has at most `sasl.server.max.receive.size` bytes. Memory follows what has arrived, not what a client
    announced; all together hold HELD_BYTES_MAX, then the largest is closed. The pool of the sessions is not touched.
 4. Exactly a frame is read, so nothing is left over when the connection becomes a session.
-5. A turn begins no further step after TURN_NS, so that requests of sessions pass.
-6. A failure is answered after a delay that grows with the failures of its address (`address_failures`). Meanwhile the
+5. A failure is answered after a delay that grows with the failures of its address (`address_failures`). Meanwhile the
    connection is not read.
 """
 
@@ -27,14 +26,13 @@ from contextlib import suppress
 from socket import SocketType
 from typing import Final, cast
 
-import msgspec
-
 from appliance.channels.connection_channel import Assignment
 from appliance.clock import NS_PER_MS, Clock
 from appliance.config.sections.sasl import SaslSettings
 from appliance.errors import MalformedFrame
-from appliance.ipc.agent import NEVER_NS, DutyCycle
+from appliance.ipc.agent import DutyCycle
 from appliance.netproc.address_failures import AddressFailures
+from appliance.netproc.arrival_stage import ArrivalStage, Arriving, Bounds, Failed
 from appliance.netproc.tls_stream import TlsStream
 from appliance.requests.authentication import FRAME_SIZE_BYTES, Authenticated, Authentication, State
 from appliance.requests.authenticators import Authenticators
@@ -42,7 +40,6 @@ from appliance.sasl.registry import MakeExchange
 
 _log: Final = logging.getLogger(__name__)
 
-TURN_NS: Final = 2_000_000
 STEPS_AT_ONCE: Final = 4
 HELD_BYTES_MAX: Final = 16 << 20
 READ_BYTES: Final = 64 << 10
@@ -51,51 +48,32 @@ READ_BYTES: Final = 64 << 10
 _landing: Final = memoryview(bytearray(READ_BYTES))
 
 
-class _Waiting(msgspec.Struct, eq=False):
+class _Waiting(Arriving, eq=False, kw_only=True):
     """A connection that authenticates. `out` is what is still to be sent, in the form that `TlsStream.flush` takes."""
 
-    assignment: Assignment
-    sock: SocketType
-    fd: int
-    deadline_ns: int
     conversation: Authentication
     stream: TlsStream | None
     frame: bytearray
     size_bytes: int = -1
     out: list[bytes] | None = None
-    mask: int = select.EPOLLIN
     is_failing: bool = False
 
 
 Done = Callable[[Assignment, SocketType, TlsStream | None, Authenticated], None]
 
 
-class Authentications:
-    """Those of one network process.
+class Authentications(ArrivalStage[_Waiting]):
+    """The authentications of one network process.
 
     Args:
         settings: times and bounds.
         authenticators: begin the conversations.
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose client has authenticated.
-        failed: hears of one that was closed, and why; without a reason its client has left.
+        failed: gets one that was closed.
     """
 
-    __slots__ = (
-        "_authenticators",
-        "_by_host",
-        "_clock",
-        "_cycle",
-        "_done",
-        "_failed",
-        "_failures",
-        "_held_bytes",
-        "_ready",
-        "_settings",
-        "_timeout_ns",
-        "_timer_ns",
-        "_waiting",
-    )
+    __slots__ = ("_authenticators", "_done", "_failures", "_held_bytes", "_receive_size_max")
 
     def __init__(
         self,
@@ -105,83 +83,45 @@ class Authentications:
         cycle: DutyCycle,
         clock: Clock,
         done: Done,
-        failed: Callable[[Assignment, Authentication, str | None], None],
+        failed: Failed,
     ) -> None:
-        self._settings = settings
+        super().__init__(
+            Bounds(
+                settings.authentication_timeout_ms,
+                in_all=settings.authentications_max,
+                of_address=settings.authentications_max_per_ip,
+                option="sasl.authentications.max",
+                late=f"its client did not authenticate within {settings.authentication_timeout_ms} ms",
+            ),
+            cycle=cycle,
+            clock=clock,
+            failed=failed,
+        )
         self._authenticators = authenticators
-        self._cycle = cycle
-        self._clock = clock
         self._done = done
-        self._failed = failed
         self._failures = AddressFailures(settings.failed_delay_ms)
-        self._timeout_ns = settings.authentication_timeout_ms * NS_PER_MS
-        self._timer_ns = NEVER_NS
+        self._receive_size_max = settings.max_receive_size
         self._held_bytes = 0
-        # Both in the order of arrival, which is that of the deadlines.
-        self._waiting: dict[int, _Waiting] = {}
-        self._by_host: dict[str, dict[int, None]] = {}
-        self._ready: dict[int, None] = {}
-        cycle.add_inbox(self)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def makers(self, listener: str) -> Mapping[str, MakeExchange]:
         """Return the mechanisms of a listener, by name."""
         return self._authenticators.makers(listener)
 
-    def is_empty(self) -> bool:
-        """Inbox: whether no step is left over from the last turn."""
-        return not self._ready
-
     def begin(self, assignment: Assignment, sock: SocketType, stream: TlsStream | None = None) -> None:
         """Take a connection. `stream` encrypts it; then `sock` is the same object."""
-        host = assignment.peer_host
-        of_host = self._by_host.get(host)
-        if of_host is not None and len(of_host) >= self._settings.authentications_max_per_ip:
-            self._fail(
-                self._waiting[next(iter(of_host))],
-                f"sasl.authentications.max.per.ip = {self._settings.authentications_max_per_ip} are not finished",
-            )
-        elif len(self._waiting) >= self._settings.authentications_max:
-            self._fail(
-                self._waiting[next(iter(self._waiting))],
-                f"sasl.authentications.max = {self._settings.authentications_max} are not finished",
-            )
-        fd = sock.fileno()
-        deadline_ns = self._clock.monotonic_ns() + self._timeout_ns
-        conversation = self._authenticators.begin(assignment.listener)
-        self._waiting[fd] = _Waiting(assignment, sock, fd, deadline_ns, conversation, stream, bytearray())
-        self._by_host.setdefault(host, {})[fd] = None
-        self._cycle.epoll.register(fd, select.EPOLLIN)
+        self._make_room(assignment.peer_host)
+        waiting = _Waiting(
+            assignment,
+            sock,
+            sock.fileno(),
+            self._deadline_ns(),
+            conversation=self._authenticators.begin(assignment.listener),
+            stream=stream,
+            frame=bytearray(),
+        )
+        self._keep(waiting)
         # OpenSSL may have decrypted the first bytes with the end of the handshake: epoll would not know of them.
-        self._ready[fd] = None
-        if self._timer_ns == NEVER_NS:
-            self._arm(deadline_ns)
-
-    def on_ready(self, descriptor: int) -> bool:
-        """Note a ready descriptor for this turn; return whether it is one of these connections."""
-        if descriptor not in self._waiting:
-            return False
-        self._ready[descriptor] = None
-        return True
-
-    def turn(self) -> None:
-        """Do the steps that there are, as long as a turn may take."""
-        until_ns = self._clock.monotonic_ns() + TURN_NS
-        for _ in range(len(self._ready)):
-            descriptor = next(iter(self._ready))
-            del self._ready[descriptor]
-            waiting = self._waiting.get(descriptor)
-            if waiting is not None:
-                self._step(waiting)
-                if self._clock.monotonic_ns() >= until_ns:
-                    return
-
-    def close(self) -> None:
-        """Close all of them without a line."""
-        for waiting in list(self._waiting.values()):
-            self._fail(waiting, None)
+        self._ready[waiting.fd] = None
 
     # One of them
 
@@ -229,9 +169,7 @@ class Authentications:
                 if largest is waiting:
                     return False
         if waiting.size_bytes < 0 and len(frame) == FRAME_SIZE_BYTES:
-            waiting.size_bytes = waiting.conversation.size_of(
-                bytes(frame), size_max=self._settings.max_receive_size
-            )
+            waiting.size_bytes = waiting.conversation.size_of(bytes(frame), size_max=self._receive_size_max)
             self._empty(waiting)
         return True
 
@@ -322,50 +260,19 @@ class Authentications:
         if poll.poll(0):
             self._fail(waiting, waiting.conversation.why)
 
-    def _fail(self, waiting: _Waiting, why: str | None) -> None:
-        if self._waiting.get(waiting.fd) is not waiting:
-            return  # it is a session by now, or closed
-        self._forget(waiting)
-        with suppress(OSError, ValueError):
-            cast(SocketType, waiting.stream or waiting.sock).close()
-        self._failed(waiting.assignment, waiting.conversation, why)
-
     def _empty(self, waiting: _Waiting) -> None:
         self._held_bytes -= len(waiting.frame)
         waiting.frame = bytearray()
 
-    def _watch(self, waiting: _Waiting, mask: int) -> None:
-        if mask != waiting.mask:
-            waiting.mask = mask
-            self._cycle.epoll.modify(waiting.fd, mask)
-
     def _forget(self, waiting: _Waiting) -> None:
-        host = waiting.assignment.peer_host
         self._empty(waiting)
-        self._cycle.epoll.unregister(waiting.fd)
-        del self._waiting[waiting.fd]
-        self._ready.pop(waiting.fd, None)
-        of_host = self._by_host[host]
-        del of_host[waiting.fd]
-        if not of_host:
-            del self._by_host[host]
+        super()._forget(waiting)
 
-    # Deadlines
+    def _socket(self, waiting: _Waiting) -> SocketType:
+        return cast(SocketType, waiting.stream or waiting.sock)
 
-    def _arm(self, due_ns: int) -> None:
-        self._timer_ns = due_ns
-        self._cycle.timers.add(due_ns, self._expire)
+    def _claim(self, waiting: _Waiting) -> tuple[str, str]:
+        return waiting.conversation.mechanism, waiting.conversation.claimed
 
-    def _expire(self) -> None:
-        self._timer_ns = NEVER_NS
-        now_ns = self._clock.monotonic_ns()
-        for waiting in list(self._waiting.values()):
-            if waiting.deadline_ns > now_ns:
-                self._arm(waiting.deadline_ns)
-                return
-            if waiting.is_failing:
-                continue  # it is closed with its answer, after a delay that is bounded, too
-            self._fail(
-                waiting,
-                f"its client did not authenticate within {self._settings.authentication_timeout_ms} ms",
-            )
+    def _has_more_time(self, waiting: _Waiting) -> bool:
+        return waiting.is_failing  # it is closed with its answer, after a delay that is bounded, too

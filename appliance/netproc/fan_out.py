@@ -261,8 +261,10 @@ class FanOut:
         return self._clock.monotonic_ns() + HALF_WAITS_MS * 1_000_000
 
     def _drop_old_halves(self, *, all_of_them: bool = False) -> None:
-        """Closes what waited too long. The acceptor is told of assignments, since it counts those as held; that of a
-        descriptor may still come, and then waits in vain, or the acceptor knows that it was never sent."""
+        """Close what waited too long. Report assignments to the acceptor, because it counts them as held.
+
+        The assignment of a descriptor may still come, and then waits until its time is over, too.
+        """
         now_ns = self._clock.monotonic_ns()
         # Both tables are in the order of arrival: the first that may stay ends the search.
         for connection_id, (descriptor, deadline_ns) in list(self._descriptors.items()):
@@ -280,11 +282,10 @@ class FanOut:
     # Telling
 
     def _report(self) -> None:
-        """Sends what changed; keeps it where the acceptor does not read, and tries again with the next
-        one."""
+        """Send what changed. If the acceptor does not read, keep it and try again with the next report."""
         dealer = self._dealer
         if dealer is None:
-            # Nobody to tell: the hello to the acceptor's next life says it all.
+            # There is no acceptor now. The hello to its next generation reports everything.
             self._closed = AddressCounts()
             return
         try:

@@ -29,7 +29,7 @@ def _wire(process: AgentProcess) -> NetworkAgent:
     if any(listener.is_sasl for listener in process.settings.listeners):
         agent.arrivals.add_authentications()
     if process.settings.zeromq.listeners:
-        # Imported where it is used: without a listener for ZeroMQ clients nobody pays for it.
+        # Imported where it is used: without a listener for ZeroMQ clients the process does not load it.
         from appliance.gateway.gateway import Gateway
 
         agent.add_transport(Gateway)

@@ -1,9 +1,9 @@
-"""What happens when memory is short: who has held some for too long gives it back, and those who wait are fed.
+"""What happens when memory is short: connections that have held some for too long are closed, and others get it.
 
-| short | who pays | after |
+| short | closed | after |
 |---|---|---|
 | the pool: connections are starved | the slowest of half-received requests, as many as the others need | the grace |
-| unread answers: `owed_bytes_max` | the deafest, until the others fit | the grace |
+| unread answers: `owed_bytes_max` | the slowest readers, until the others fit | the grace |
 
 It looks ten times a second while there is something to relieve, and never else. All that time the acceptor gives new
 connections to other network processes, as long as one of them is not short.
@@ -20,7 +20,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection
 from appliance.netproc.connections import Connections
 from appliance.netproc.intake import Intake
-from appliance.netproc.outlet import deafest
+from appliance.netproc.outlet import slowest_readers
 
 RELIEF_INTERVAL_NS: Final = 100_000_000
 
@@ -32,9 +32,10 @@ class MemoryRelief:
         connections: all that are open, at any time.
         fault: closes a connection with one line that says why.
         read_again: has a connection read that was starved.
-        short: hears that memory is short, or no longer.
+        short: is called when memory is short, or no longer.
 
-    `owed_bytes` counts the answers that were given and not sent, of all connections; who gives and sends them counts.
+    `owed_bytes` counts the answers that were given and not sent, of all connections. `Sockets` gives them and sends
+    them, so it counts.
     """
 
     __slots__ = (
@@ -77,7 +78,7 @@ class MemoryRelief:
         self.owed_bytes_max = owed_bytes_max
 
     def feed(self) -> None:
-        """Reads starved connections again, as long as blocks come back."""
+        """Read starved connections again, as long as blocks come back."""
         now_ns = self._clock.monotonic_ns()
         while (connection := self._intake.next_fed(now_ns)) is not None:
             self._read_again(connection)
@@ -85,7 +86,7 @@ class MemoryRelief:
                 return
 
     def relieve_later(self) -> None:
-        """Memory is short."""
+        """Relieve memory in a while, because it is short."""
         if not self._is_due:
             self._is_due = True
             self._timers.add(self._clock.monotonic_ns() + RELIEF_INTERVAL_NS, self._relieve)
@@ -95,7 +96,7 @@ class MemoryRelief:
         self._is_due = False
         now_ns = self._clock.monotonic_ns()
         if self.owed_bytes > self.owed_bytes_max:
-            for connection in deafest(self._connections.all(), now_ns - self._intake.grace_ns):
+            for connection in slowest_readers(self._connections.all(), now_ns - self._intake.grace_ns):
                 self._fault(connection, "it does not read its answers, and there are too many of them")
                 if self.owed_bytes <= self.owed_bytes_max:
                     break

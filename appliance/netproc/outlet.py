@@ -1,10 +1,10 @@
 """Sending: answers in request order, small ones joined, records from the segment.
 
 To another host records go by sendfile: the network card reads the page cache, no processor does. To a client of this
-host somebody must copy them, and sendfile leaves that to the client, page by page and out of memory; reading a megabyte
-into a buffer that stays in the cache and sending that is quicker for the two together (decision 0025). A copy that
-waits in the kernel is memory, so only a client that has taken all it was sent before gets one. And of several who read
-backlogs at a time none does: then the processors are what all wait for, and sendfile asks less of them.
+host a process must copy them, and sendfile leaves that to the client, page by page and out of memory; reading a
+megabyte into a buffer that stays in the cache and sending that is quicker for the two together (decision 0025). A copy
+that waits in the kernel is memory, so only a client that has taken all it was sent before gets one. And if several
+clients read backlogs at a time, none gets one: then all wait for the processors, and sendfile needs less of them.
 
 An encrypted connection sends through `tls_stream`, and never through a function of this module that sees its socket.
 
@@ -35,13 +35,13 @@ JOIN_BYTES: Final = 64 * 1024
 # Records up to this are read and leave with their header: a copy is cheaper than a second system call. It is little,
 # since what a client does not take of it stays in memory.
 READ_BYTES_MAX: Final = 4 * 1024
-# Of one sendmsg, which takes 1024 at most; behind records there are seldom more than one.
+# Of one sendmsg, which takes 1024 at most; behind records there is rarely more than one.
 GATHERED_MAX: Final = 64
 _MSG_MORE: Final[int] = socket.MSG_MORE
-# Who leaves no more than this in the kernel has taken what it was sent: a header waits there for its records.
+# A client that leaves no more than this in the kernel has taken what it was sent. A header waits there for its records.
 TAKEN_ALL_BYTES: Final = 64 * 1024
 
-# Who is sent as much in one turn reads a backlog; who follows the end of a log is sent less, now and then.
+# A client that is sent this much in one turn reads a backlog. One that follows the end of a log is sent less.
 READER_BYTES: Final = 64 * 1024
 # Two readers' turns come in no order; one that is alone for as many is alone.
 ALONE_TURNS: Final = 8
@@ -50,7 +50,7 @@ ALONE_TURNS: Final = 8
 _copied: Final = memoryview(bytearray(TURN_BYTES + JOIN_BYTES))
 _ahead: Final = ReadAhead(TURN_BYTES)
 _left: Final = array.array("i", [0])
-# The descriptor of the client that was last sent as much as a backlog's reader is, and for how many turns nobody else.
+# The descriptor of the client that was last sent as much as a backlog's reader is, and for how many turns no other was.
 _reader: Final = array.array("q", [-1, 0])
 
 
@@ -150,8 +150,8 @@ def abandon(connection: Connection) -> None:
                 piece.file.release()
 
 
-def deafest(connections: Iterable[Connection], before_ns: int) -> list[Connection]:
-    """Who has read nothing of its answers since `before_ns`, the one that owes the most memory first."""
+def slowest_readers(connections: Iterable[Connection], before_ns: int) -> list[Connection]:
+    """Return the connections that have read no answer since `before_ns`, the one with the most unread bytes first."""
     late = [
         connection
         for connection in connections
@@ -278,7 +278,7 @@ def _gather(out: list[Piece], records: memoryview) -> list[bytes | memoryview]:
 
 
 def leave(out: list[Piece], count: int) -> None:
-    """So many bytes of the next pieces of `out` have left."""
+    """Take off `count` bytes of the next pieces of `out`, because they have left."""
     while count:
         piece = out[-1]
         if isinstance(piece, FilePiece):

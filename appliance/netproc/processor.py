@@ -2,7 +2,7 @@
 
 Does: receives into its pool, parses, places operations on the workers' rings, answers what needs no log, sends
 responses and segments. Never: opens a log for writing, keeps a message, waits for another process.
-Dies: its connections drop and clients reconnect; its rings and pool go with it, nobody else notices.
+Dies: its connections drop and clients reconnect; its rings and pool go with it, and other processes serve on.
 
 One turn of the cycle, in this order: what other processes answered; what clients sent; what is placed is published
 at once for all of it; what is answered is sent, joined by connection.
@@ -14,7 +14,6 @@ import logging
 import os
 import select
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from socket import SocketType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,29 +22,20 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
-from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import (
-    BYTES_IN,
-    BYTES_OUT,
-    CONNECTIONS,
     ERRORS,
-    REQUESTS,
 )
 from appliance.journal import Burst, RateLimited
-from appliance.netproc.arrivals import ENCRYPTED_EVENTS, PLAIN_EVENTS, Arrivals
+from appliance.netproc.arrivals import PLAIN_EVENTS, Arrivals
 from appliance.netproc.audit_end import AuditEnd
 from appliance.netproc.connection import Connection
-from appliance.netproc.connections import Connections
-from appliance.netproc.encrypted_stream import EncryptedStream
 from appliance.netproc.fan_out import FanOut
-from appliance.netproc.intake import CLOSED, STARVED, Intake
-from appliance.netproc.memory_relief import MemoryRelief
-from appliance.netproc.outlet import abandon, collect, flush
+from appliance.netproc.sockets import Sockets
 from appliance.process.agent import AgentProcess
 from appliance.requests.answer import Piece
-from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
+from appliance.requests.apis import Apis
 from appliance.requests.coordinator_line import ANSWER_NS
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.long_requests import LongRequests
@@ -66,23 +56,12 @@ _log: Final = logging.getLogger(__name__)
 
 _IN: Final = PLAIN_EVENTS
 _OUT: Final = select.EPOLLOUT
-_HUNG_UP: Final = select.EPOLLRDHUP
-_IN_TLS: Final = ENCRYPTED_EVENTS
-SWEEP_PARTS: Final = 4
-SWEEP_MAX_NS: Final = 20_000_000_000
-"""Pool pages that nobody uses go back to the system within this time, however long connections may be idle."""
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
 COMPLAINT_INTERVAL_MS: Final = 10_000
 """At least, between two lines about segments that the host does not let us read."""
-# Requests of one connection in one turn: who pipelines without end shares the turn with all others.
-TURN_REQUESTS: Final = 16
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART: Final = 8
-# Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
-# are cut; of all together this part of the pool's size, then those who read least are closed.
-OWED_BYTES_MAX: Final = 16 * 1024
-OWED_PART: Final = 2
 
 
 class NetworkAgent:
@@ -99,30 +78,12 @@ class NetworkAgent:
         self._clock = clock
         self._settings = settings
         self._cells = attachment.row.cells
-        self._connections = Connections()
         self._cycle = process.cycle
         self._epoll = self._cycle.epoll
         self._pool = BufferPool(
             attachment.pool.view,
             reserve_bytes=len(attachment.pool.view) // RESERVE_PART,
             discard=attachment.pool.discard,
-        )
-        self._intake = Intake(
-            self._pool,
-            frame_bytes_max=settings.network.request_max_bytes,
-            grace_ns=settings.network.request_stall_grace_ms * NS_PER_MS,
-        )
-        self._in_flight_max = settings.network.requests_in_flight_per_connection
-        self._relief = MemoryRelief(
-            self._intake,
-            self._pool,
-            self._connections,
-            owed_bytes_max=len(attachment.pool.view) // OWED_PART,
-            timers=self._cycle.timers,
-            clock=clock,
-            fault=self._fault,
-            read_again=self._read_again,
-            short=fan_out.report_load,
         )
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
@@ -140,7 +101,6 @@ class NetworkAgent:
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
         self._audit = AuditEnd(process) if settings.audit.is_on else None
-        self.arrivals = Arrivals(process, routes, self._audit, add=self._add, ended=self._ended_early)
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -176,12 +136,20 @@ class NetworkAgent:
             lines=settings.network.closed_lines_per_minute,
             what="connections were closed for what they sent",
         )
+        self._sockets = Sockets(
+            process,
+            self._pool,
+            self._apis,
+            say_closed=self._say_closed,
+            end_requests=self._end_requests,
+            short=fan_out.report_load,
+            tidy=self._tidy,
+        )
+        self.arrivals = Arrivals(process, routes, self._audit, add=self._sockets.add, ended=self._ended_early)
         self._answered: set[Session] = set()
-        self._closed_hosts: list[str] = []
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
-        self._sweeping = False
         self._second: Transport | None = None  # clients that do not come by TCP
         self._quotas: tuple[ClientQuotas, ...] = ()
         self._metering: Metering | None = None  # since the first quota
@@ -244,19 +212,15 @@ class NetworkAgent:
 
     def _mute_throttled(self, session: Session) -> None:
         """A client is over its quota. A second transport looks at the session before it takes a request."""
-        if isinstance(session, Connection) and not session.closed:
-            session.muted = True
-            self._intake.settle(session, self._clock.monotonic_ns())
-            self._watch(session)
+        if isinstance(session, Connection):
+            self._sockets.mute(session)
 
     def _resume_throttled(self, session: Session) -> None:
-        if not isinstance(session, Connection):
+        if isinstance(session, Connection):
+            self._sockets.unmute(session)
+        else:
             assert self._second is not None
             self._second.resume(session)
-        elif self._may_resume(session):
-            self._resume(session)
-        else:
-            self._watch(session)
 
     # The cycle
 
@@ -272,9 +236,9 @@ class NetworkAgent:
         self._end()
 
     def join(self) -> None:
-        """Takes connections from now on if there is an image, else as soon as there is one.
+        """Take connections from now on if there is an image, else as soon as there is one.
 
-        Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
+        Without an image, a client would get a cluster without brokers. librdkafka then drops those it knows, for good.
         """
         if self._attachment.image.version:
             self._routes.look()  # so that quotas count for the first request
@@ -293,15 +257,16 @@ class NetworkAgent:
         self._purgatory.take_completions()
         if self._answered:
             self._send_answered()
-        connections = self._connections
+        sockets = self._sockets
+        connections = sockets.connections
         for descriptor, mask in events:
             connection = connections.get(descriptor)
             if connection is None:
                 self._other(descriptor)
             elif mask == _IN:
-                self._read(connection)
+                sockets.read(connection)
             else:
-                self._unusual(connection, mask)
+                sockets.unusual(connection, mask)
         self._rarely()
         lines.publish()
         if self._answered:
@@ -309,7 +274,7 @@ class NetworkAgent:
             # An answer that left may have let its connection's next requests in.
             lines.publish()
             if self._draining_until_ns is not None:
-                self._drain()  # who was answered just now has nothing under way
+                self._drain()  # connections that were answered just now may have nothing in flight
         self._purgatory.publish()
 
     def is_empty(self) -> bool:
@@ -317,40 +282,7 @@ class NetworkAgent:
 
         A send may begin what waited for it, and close a connection.
         """
-        return not (self._answered or self._closed_hosts or self._coordinator.has_unsaid)
-
-    def _unusual(self, connection: Connection, mask: int) -> None:
-        """Room to send again, or the peer is gone; or any event of an encrypted connection."""
-        if connection.tls is not None:
-            self._on_encrypted(connection, connection.tls, mask)
-            return
-        if mask & ~(_IN | _OUT | _HUNG_UP):
-            self._close(connection)
-            return
-        # The event may be one of a connection that was closed in this turn, and whose descriptor a new one has got.
-        if mask & _HUNG_UP and connection.held and self._hung_up(connection):
-            return
-        self._send(connection)
-        if self._may_resume(connection):
-            self._resume(connection)
-        if mask & _IN and not connection.closed:
-            self._read(connection)
-
-    def _on_encrypted(self, connection: Connection, tls: EncryptedStream, mask: int) -> None:
-        """`_unusual` and `_read` of a connection that may have decrypted bytes of which epoll knows nothing."""
-        if mask & ~(_IN_TLS | _OUT | _HUNG_UP):
-            self._close(connection)
-            return
-        if mask & _HUNG_UP and connection.held and self._hung_up(connection):
-            return
-        if connection.out:
-            self._send(connection)
-        if self._may_resume(connection):
-            self._resume(connection)
-        if (mask & _IN or tls.has_more) and not connection.closed and not connection.starved:
-            self._read(connection)
-        if not connection.closed:
-            self._watch(connection)
+        return not (self._answered or self._sockets.closed_hosts or self._coordinator.has_unsaid)
 
     def _rarely(self) -> None:
         """What is nothing to do in most turns: a few looks at words of our own."""
@@ -358,8 +290,8 @@ class NetworkAgent:
             self._questions.take_answers()
         if not self._fan_out.is_empty():
             self._accept()
-        if self._intake.starved:
-            self._relief.feed()
+        if self._sockets.is_starved:
+            self._sockets.feed()
         if self._long.wants_turn:
             self._long.run()
         for stage in self.arrivals.stages:
@@ -370,16 +302,18 @@ class NetworkAgent:
         # Behind all who may have asked the coordinator: it is woken for that before we sleep.
         if self._coordinator.wants_turn:
             self._coordinator.turn()
-        if self._closed_hosts:
-            self._fan_out.report_closed(self._closed_hosts)
-            self._closed_hosts = []
+        closed_hosts = self._sockets.closed_hosts
+        if closed_hosts:
+            self._sockets.closed_hosts = []
+            self._fan_out.report_closed(closed_hosts)
         if self._draining_until_ns is not None:
             self._drain()
 
     def _wait_congested(self) -> list[tuple[int, int]]:
         """A worker's ring is full: no socket is read until it has room; its answers ring our bell."""
         events = self._cycle.wait(1)
-        return [(fd, mask) for fd, mask in events if self._connections.get(fd) is None or mask & _OUT]
+        connections = self._sockets.connections
+        return [(fd, mask) for fd, mask in events if connections.get(fd) is None or mask & _OUT]
 
     def _other(self, descriptor: int) -> None:
         if descriptor == self._process.supervision_fd:
@@ -397,46 +331,26 @@ class NetworkAgent:
         for assignment, sock in self._fan_out.accepted():
             if self._draining_until_ns is not None:
                 sock.close()
-                self._closed_hosts.append(assignment.peer_host)
+                self._sockets.closed_hosts.append(assignment.peer_host)
                 continue
             if assignment.listener == LANE:
                 self._add_lane(assignment, sock)
                 continue
             self.arrivals.take(assignment, sock)
 
-    def _add(self, connection: Connection, events: int) -> None:
-        """Take a connection that is a session from now on."""
-        self._connections.add(connection)
-        connection.mask = events
-        self._epoll.register(connection.fd, events)
-        self._cells[CONNECTIONS] = len(self._connections)
-        if not self._sweeping:
-            self._sweep_later(connection.last_active_ns)
-
     def _ended_early(self, host: str, line: str | None) -> None:
         """Note a connection that was closed before it was a session."""
-        self._closed_hosts.append(host)
+        self._sockets.closed_hosts.append(host)
         if line is not None:
             self._cells[ERRORS] += 1
             self._say_closed(line)
 
-    def _close(self, connection: Session) -> None:
-        if not isinstance(connection, Connection):
+    def _close(self, session: Session) -> None:
+        if isinstance(session, Connection):
+            self._sockets.close(session)
+        else:
             assert self._second is not None
-            self._second.end(connection)
-            return
-        if connection.closed:
-            return
-        connection.closed = True
-        self._connections.remove(connection)
-        self._epoll.unregister(connection.fd)
-        self._intake.release(connection)
-        self._relief.owed_bytes -= connection.owed_bytes
-        abandon(connection)
-        self._end_requests(connection)
-        connection.sock.close()
-        self._cells[CONNECTIONS] = len(self._connections)
-        self._closed_hosts.append(connection.peer_host)
+            self._second.end(session)
 
     def _end_requests(self, session: Session) -> None:
         """Drop what a session has asked for that has ended."""
@@ -459,134 +373,19 @@ class NetworkAgent:
     def _refuse(self, pending: Request, why: str) -> None:
         self._fault(pending.session, why)
 
-    def _fault(self, connection: Session, why: str) -> None:
-        """Log one line and close the connection. No other connection is affected."""
-        if not isinstance(connection, Connection):
-            assert self._second is not None
-            self._second.fault(connection, why)
-            return
-        if not connection.closed:
-            self._cells[ERRORS] += 1
-            self._say_closed(f"{connection} closed: {why}")
-            with suppress(OSError, StorageFault):  # what was asked before it may leave
-                collect(connection)
-                flush(connection)
-            self._close(connection)
-
-    def _contain(self, connection: Session, error: Exception) -> None:
-        """A request could not be served, by its client's fault or by a defect of ours: its connection alone pays."""
-        if not isinstance(connection, Connection):
-            assert self._second is not None
-            self._second.contain(connection, error)
-            return
-        if isinstance(error, ClientFault):
-            self._fault(connection, str(error))
+    def _fault(self, session: Session, why: str) -> None:
+        if isinstance(session, Connection):
+            self._sockets.fault(session, why)
         else:
-            _log.error("internal error in a request of %s (traceback follows)", connection, exc_info=error)
-            self._fault(connection, "a defect of ours, told above")
+            assert self._second is not None
+            self._second.fault(session, why)
 
-    def _hung_up(self, connection: Connection) -> bool:
-        """The client of a held connection has closed it; whether we close it, too, with all that it asked.
-
-        What it produced or committed, or that it leaves its group, is still taken: it was received, and its client may
-        have meant to close behind it without an answer.
-        """
-        if self._intake.next_api_key(connection) in SERVED_AFTER_CLOSE:
-            connection.hung_up = True
-            self._apis.end_waits(connection)
-            self._watch(connection)
-            return False
-        self._close(connection)
-        return True
-
-    def _watch(self, connection: Connection) -> None:
-        """Brings the epoll mask up to what the connection waits for."""
-        mask = 0 if connection.muted or connection.starved else _IN
-        if mask and connection.tls is not None:
-            mask = _IN_TLS | _OUT if connection.tls.has_more else _IN_TLS
-        if connection.held and not connection.hung_up:
-            mask |= _HUNG_UP
-        if connection.out or self._may_resume(connection):
-            mask |= _OUT
-        if mask != connection.mask:
-            connection.mask = mask
-            self._epoll.modify(connection.fd, mask)
-
-    # Receiving
-
-    def _read(self, connection: Connection) -> None:
-        if connection.muted:
-            return
-        try:
-            count = self._intake.receive(connection)
-            if count > 0:
-                self._cells[BYTES_IN] += count
-                self._cut(connection)
-            elif count != STARVED and self._intake.begun_bytes(connection):
-                self._cut(connection)  # it was held, then starved: whole frames may be there
-        except Exception as error:
-            self._contain(connection, error)
-            return
-        if count == CLOSED and not connection.muted:
-            begun_bytes = self._intake.begun_bytes(connection)
-            if begun_bytes:
-                self._fault(connection, f"its client left it {begun_bytes} bytes into a request")
-            else:
-                self._close(connection)
-        elif count == STARVED:
-            self._watch(connection)
-            self._relief.relieve_later()
-
-    def _read_again(self, connection: Connection) -> None:
-        self._watch(connection)
-        self._read(connection)
-        if connection.tls is not None and not connection.closed:
-            self._watch(connection)  # decrypted bytes may be left
-
-    def _cut(self, connection: Connection) -> None:
-        """Serves the whole frames that are there, as many as fit into a turn; the others wait for the next."""
-        limit, left = self._in_flight_max, TURN_REQUESTS
-        apis, cells = self._apis, self._cells
-        for block, start, end in self._intake.frames(connection):
-            cells[REQUESTS] += 1
-            apis.serve(connection, block, start, end)
-            left -= 1
-            if not left or connection.in_flight >= limit:
-                connection.muted = True
-        if connection.closed:
-            return
-        now_ns = self._clock.monotonic_ns()
-        connection.last_active_ns = now_ns
-        self._intake.settle(connection, now_ns)
-        if connection.muted:
-            self._watch(connection)
-
-    def _may_resume(self, connection: Connection) -> bool:
-        """Whether a muted connection's next frames may be cut. They are in the next turn, so that one that
-        always has more does not keep the others waiting: room to send, which is there, is an event.
-        """
-        return (
-            connection.muted
-            and not connection.closed
-            and not connection.out
-            and not connection.owed_bytes
-            and not connection.throttled_until_ns
-            and connection.in_flight <= (0 if connection.held else self._in_flight_max // 2)
-            and self._draining_until_ns is None
-        )
-
-    def _resume(self, connection: Connection) -> None:
-        connection.muted = connection.held = False
-        try:
-            if self._intake.unstash(connection):
-                self._cut(connection)
-            else:
-                self._relief.relieve_later()
-        except Exception as error:
-            self._contain(connection, error)
-            return
-        if not connection.closed:
-            self._watch(connection)
+    def _contain(self, session: Session, error: Exception) -> None:
+        if isinstance(session, Connection):
+            self._sockets.contain(session, error)
+        else:
+            assert self._second is not None
+            self._second.contain(session, error)
 
     # Answering
 
@@ -608,73 +407,25 @@ class NetworkAgent:
     def _finish_owed(self, pending: Request, answer: list[Piece]) -> None:
         """`_finish` for answers that may be large where their requests are small."""
         self._finish(pending, answer)
-        connection = pending.session
-        if connection.closed:
+        session = pending.session
+        if session.closed:
             return
         head, *_ = answer
         owed_bytes = len(head) if isinstance(head, bytes) else 0
-        if not isinstance(connection, Connection):
+        if isinstance(session, Connection):
+            self._sockets.owe(session, owed_bytes)
+        else:
             assert self._second is not None
-            self._second.owe(connection, owed_bytes)
-            return
-        relief = self._relief
-        relief.owed_bytes += owed_bytes
-        connection.owed_bytes += owed_bytes
-        if connection.owed_bytes > OWED_BYTES_MAX and not connection.muted:
-            connection.muted = True
-            self._watch(connection)  # a socket that is watched and not read would keep the cycle spinning
-        if relief.owed_bytes > relief.owed_bytes_max:
-            relief.relieve_later()
+            self._second.owe(session, owed_bytes)
 
     def _send_answered(self) -> None:
         answered, self._answered = self._answered, set()
         for session in answered:
             if isinstance(session, Connection):
-                self._send(session)
+                self._sockets.send(session)
             else:
                 assert self._second is not None
                 self._second.send(session)
-
-    def _send(self, connection: Connection) -> None:
-        if connection.closed:
-            return
-        try:
-            while connection.out or collect(connection):
-                sent = flush(connection)
-                self._cells[BYTES_OUT] += sent
-                if connection.out:
-                    break
-        except StorageFault as fault:
-            self._fault(connection, str(fault))
-            return
-        except OSError:
-            self._close(connection)
-            return
-        if connection.owed_bytes and not connection.out and not connection.queue:
-            self._relief.owed_bytes -= connection.owed_bytes
-            connection.owed_bytes = 0
-        if connection.out or connection.mask != _IN:
-            self._watch(connection)
-
-    # Idle connections and pages
-
-    def _sweep_later(self, now_ns: int) -> None:
-        self._sweeping = True
-        idle_ns = self._settings.network.connections_max_idle_ms * NS_PER_MS
-        pause_ns = min(max(idle_ns // SWEEP_PARTS, NS_PER_MS), SWEEP_MAX_NS)
-        self._cycle.timers.add(now_ns + pause_ns, self._sweep)
-
-    def _sweep(self) -> None:
-        """Closes connections that were idle for too long, lets unused segments and pool pages go."""
-        self._sweeping = False
-        now_ns = self._clock.monotonic_ns()
-        idle_ns = self._settings.network.connections_max_idle_ms * NS_PER_MS
-        for connection in self._connections.all():
-            if now_ns - connection.last_active_ns > idle_ns and (connection.out or not connection.queue):
-                self._close(connection)
-        self._tidy()
-        if self._connections:
-            self._sweep_later(now_ns)
 
     def _tidy(self) -> None:
         self._pool.trim()
@@ -693,6 +444,7 @@ class NetworkAgent:
     def stop(self, within_ms: int) -> None:
         """Take no further request, and end when those under way are answered or the time is up."""
         self._process.stopping()
+        self._sockets.is_draining = True
         self._draining_until_ns = self._clock.monotonic_ns() + within_ms * NS_PER_MS
         self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
         self._purgatory.stop()
@@ -700,11 +452,11 @@ class NetworkAgent:
         for connection in self._long.unfinished():
             self._close(connection)
         self.arrivals.close()
-        self._send_answered()  # before the look at who has nothing under way
+        self._send_answered()  # first, because then more connections have nothing in flight
         self._drain()
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:
-        """Join the acceptor, or serve with the next life of a process that has a ring to this one."""
+        """Join the acceptor, or serve with the next generation of a process that has a ring to this one."""
         if peer == ACCEPTOR:
             self.join()
         elif new_rings and peer.kind is RoleKind.IOPROC:
@@ -718,7 +470,7 @@ class NetworkAgent:
             self._questions.controller_down()
         if not had_rings:
             return
-        # First the ring, then those who wait: what they ask next must not go into a dead process's ring.
+        # First the ring, then the requests that wait: what they ask next must not go into a dead process's ring.
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._lines.worker_down(peer)
@@ -733,19 +485,13 @@ class NetworkAgent:
         """Stopping: connections without anything under way are closed, the others get their answers first."""
         assert self._draining_until_ns is not None
         late = self._clock.monotonic_ns() >= self._draining_until_ns
-        for connection in self._connections.all():
-            if late or not (connection.queue or connection.out):
-                self._close(connection)
-            elif not connection.muted:
-                connection.muted = True
-                self._watch(connection)
+        is_first_done = self._sockets.drain(late=late)
         is_second_done = self._second is None or self._second.drain(late=late)
-        if is_second_done and not self._connections:
+        if is_first_done and is_second_done:
             self._running = False
 
     def _end(self) -> None:
-        for connection in self._connections.all():
-            self._close(connection)
+        self._sockets.close_all()
         if self._second is not None:
             self._second.close()
         self._files.close()
@@ -775,7 +521,7 @@ class NetworkAgent:
         """What this process holds."""
         return {
             "pid": os.getpid(),
-            "connections": len(self._connections),
+            "connections": len(self._sockets.connections),
             "pool": self._pool.statistics(),
             "lines": self._lines.statistics(),
             "waiting": self._purgatory.statistics(),

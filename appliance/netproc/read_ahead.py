@@ -2,11 +2,11 @@
 
     records sent → the stretch behind them is read → the client asks for it → header and stretch leave at once
 
-There is one buffer for the process. A stretch that nobody asked for before the next one was read was read in vain, and
-each makes the next ones rarer (`while_it_pays`): several readers at a time leave no time for it, and share what lies in
+There is one buffer for the process. If no client asked for a stretch before the next one was read, it was wasted work,
+and makes the next ones rarer (`while_it_pays`): several readers at a time leave no time for it, and share what is in
 the cache.
 
-Nobody waits for records from a disk here: what is not in the page cache is only ordered from it (decision 0060).
+This module waits for no disk: what is not in the page cache is only ordered from the disk (decision 0060).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReadAhead:
         self._pays = WhileItPays()
 
     def expect(self, file: SegmentFile, position: int, length_bytes: int) -> None:
-        """These bytes of an open segment are likely to be sent next, and read unless that was in vain too often."""
+        """These bytes of an open segment are likely to be sent next. Read them, unless that was wasted too often."""
         if not _NOWAIT or not 0 < length_bytes <= self._limit_bytes:
             return
         if self._pays.skips():
@@ -48,7 +48,7 @@ class ReadAhead:
         self._file, self._position = file, position
         try:
             self._length_bytes = os.preadv(file.fd, [buffer[:length_bytes]], position, _NOWAIT)
-        except OSError:  # not in the page cache; or a fault, of which whoever sends it hears
+        except OSError:  # not in the page cache; or a fault, which the send of these bytes meets, too
             self._length_bytes = 0
         if self._length_bytes < length_bytes:
             with suppress(OSError):
@@ -60,7 +60,7 @@ class ReadAhead:
         if self._file is not file or self._position != position:
             return None
         if self._length_bytes < length_bytes or self._buffer is None:
-            return None  # in vain, as the next `expect` will count it
+            return None  # wasted; the next `expect` counts it
         self._file = None
         self._pays.paid()
         return self._buffer[:length_bytes]

@@ -1,17 +1,16 @@
-"""Connections whose TLS handshake is not done: they are no sessions yet, and hold up nobody.
+"""Connections whose TLS handshake is not done: they are no sessions yet, and hold up no session.
 
     accepted ──first bytes──→ TLS begins ──↔──→ done: a connection like any other
                  │                 └─ fails, or takes too long: closed with a line
                  └─ not TLS: closed with a line
 
-Bounds
+Bounds, beside those of every stage (`arrival_stage`)
 
-1. A silent connection costs its descriptor and an entry here: OpenSSL gets it with its first bytes.
+1. A silent connection costs its descriptor and an entry here, because OpenSSL gets it with its first bytes.
 2. Each has `ssl.handshake.timeout.ms` from the moment that it came.
 3. When one address has `ssl.handshakes.max.per.ip` of them, or all have `ssl.handshakes.max`, its oldest (the oldest)
-   is closed for the next one: who is silent cannot keep out who is not.
-4. A signature may take a millisecond. A turn begins no further step of a handshake after TURN_NS, so that requests of
-   other connections pass.
+   is closed for the next one, so silent clients cannot keep the others out.
+4. A signature may take a millisecond. Therefore a turn begins no further step of a handshake after TURN_NS.
 """
 
 from __future__ import annotations
@@ -25,60 +24,41 @@ from dataclasses import replace
 from socket import SocketType
 from typing import Final
 
-import msgspec
-
 from appliance.channels.connection_channel import Assignment
-from appliance.clock import NS_PER_MS, Clock
+from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.config.principal_rules import parse_rules, principal_name
 from appliance.config.sections.tls import CLIENT_AUTH_NONE, TlsSettings
 from appliance.errors import ClientFault
-from appliance.ipc.agent import NEVER_NS, DutyCycle
+from appliance.ipc.agent import DutyCycle
+from appliance.netproc.arrival_stage import ArrivalStage, Arriving, Bounds, Failed
+from appliance.netproc.audit_end import TLS
 from appliance.netproc.tls_stream import TlsStream
 from appliance.requests.session import ANONYMOUS
 from appliance.tls.certificates import Certificates
 from appliance.tls.distinguished_name import subject_of
 
-TURN_NS: Final = 2_000_000
 _HANDSHAKE_RECORD: Final = b"\x16"
 
 
-class _Waiting(msgspec.Struct, eq=False):
+class _Waiting(Arriving, eq=False):
     """A connection that shakes hands; `tls` from its first bytes on."""
 
-    assignment: Assignment
-    sock: SocketType
-    fd: int
-    deadline_ns: int
     tls: ssl.SSLSocket | None = None
-    mask: int = select.EPOLLIN
 
 
-class Handshakes:
-    """Those of one network process.
+class Handshakes(ArrivalStage[_Waiting]):
+    """The handshakes of one network process.
 
     Args:
         settings: times and bounds, and how names become principals.
         certificates: by the name of a listener, the context for each that begins.
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose handshake is done, and its principal.
-        failed: hears of one that was closed, and why; without a reason its client has left.
+        failed: gets one that was closed.
     """
 
-    __slots__ = (
-        "_by_host",
-        "_certificates",
-        "_clock",
-        "_cycle",
-        "_done",
-        "_failed",
-        "_ready",
-        "_rules",
-        "_settings",
-        "_timeout_ns",
-        "_timer_ns",
-        "_waiting",
-    )
+    __slots__ = ("_certificates", "_done", "_rules")
 
     def __init__(
         self,
@@ -88,75 +68,28 @@ class Handshakes:
         cycle: DutyCycle,
         clock: Clock,
         done: Callable[[Assignment, TlsStream, str], None],
-        failed: Callable[[Assignment, str | None], None],
+        failed: Failed,
     ) -> None:
-        self._settings = settings
+        super().__init__(
+            Bounds(
+                settings.handshake_timeout_ms,
+                in_all=settings.handshakes_max,
+                of_address=settings.handshakes_max_per_ip,
+                option="ssl.handshakes.max",
+                late=f"its TLS handshake took longer than {settings.handshake_timeout_ms} ms",
+            ),
+            cycle=cycle,
+            clock=clock,
+            failed=failed,
+        )
         self._certificates = certificates
-        self._cycle = cycle
-        self._clock = clock
         self._done = done
-        self._failed = failed
         self._rules = parse_rules(settings.principal_mapping_rules)
-        self._timeout_ns = settings.handshake_timeout_ms * NS_PER_MS
-        self._timer_ns = NEVER_NS
-        # Both in the order of arrival, which is that of the deadlines.
-        self._waiting: dict[int, _Waiting] = {}
-        self._by_host: dict[str, dict[int, None]] = {}
-        self._ready: dict[int, None] = {}
-        cycle.add_inbox(self)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def is_empty(self) -> bool:
-        """Inbox: whether no step is left over from the last turn."""
-        return not self._ready
 
     def begin(self, assignment: Assignment, sock: SocketType) -> None:
         """Take an accepted connection."""
-        host = assignment.peer_host
-        of_host = self._by_host.get(host)
-        if of_host is not None and len(of_host) >= self._settings.handshakes_max_per_ip:
-            self._fail(
-                self._waiting[next(iter(of_host))],
-                f"ssl.handshakes.max.per.ip = {self._settings.handshakes_max_per_ip} are not finished",
-            )
-        elif len(self._waiting) >= self._settings.handshakes_max:
-            self._fail(
-                self._waiting[next(iter(self._waiting))],
-                f"ssl.handshakes.max = {self._settings.handshakes_max} are not finished",
-            )
-        fd = sock.fileno()
-        deadline_ns = self._clock.monotonic_ns() + self._timeout_ns
-        self._waiting[fd] = _Waiting(assignment, sock, fd, deadline_ns)
-        self._by_host.setdefault(host, {})[fd] = None
-        self._cycle.epoll.register(fd, select.EPOLLIN)
-        if self._timer_ns == NEVER_NS:
-            self._arm(deadline_ns)
-
-    def on_ready(self, descriptor: int) -> bool:
-        """Note a ready descriptor for this turn; return whether it is one of ours."""
-        if descriptor not in self._waiting:
-            return False
-        self._ready[descriptor] = None
-        return True
-
-    def turn(self) -> None:
-        """Do the steps that there are, as long as a turn may take."""
-        until_ns = self._clock.monotonic_ns() + TURN_NS
-        while self._ready:
-            descriptor = next(iter(self._ready))
-            del self._ready[descriptor]
-            waiting = self._waiting.get(descriptor)
-            if waiting is not None:
-                self._step(waiting)
-                if self._clock.monotonic_ns() >= until_ns:
-                    return
-
-    def close(self) -> None:
-        """Close all of them without a line."""
-        for waiting in list(self._waiting.values()):
-            self._fail(waiting, None)
+        self._make_room(assignment.peer_host)
+        self._keep(_Waiting(assignment, sock, sock.fileno(), self._deadline_ns()))
 
     # One of them
 
@@ -220,42 +153,11 @@ class Handshakes:
             raise ClientFault(f"no rule of ssl.principal.mapping.rules matches {subject[:200]!r}")
         return f"User:{name}"
 
-    def _watch(self, waiting: _Waiting, mask: int) -> None:
-        if mask != waiting.mask:
-            waiting.mask = mask
-            self._cycle.epoll.modify(waiting.fd, mask)
+    def _socket(self, waiting: _Waiting) -> SocketType:
+        return waiting.tls or waiting.sock
 
-    def _fail(self, waiting: _Waiting, why: str | None) -> None:
-        self._forget(waiting)
-        (waiting.tls or waiting.sock).close()
-        self._failed(waiting.assignment, why)
-
-    def _forget(self, waiting: _Waiting) -> None:
-        host = waiting.assignment.peer_host
-        self._cycle.epoll.unregister(waiting.fd)
-        del self._waiting[waiting.fd]
-        self._ready.pop(waiting.fd, None)
-        of_host = self._by_host[host]
-        del of_host[waiting.fd]
-        if not of_host:
-            del self._by_host[host]
-
-    # Deadlines
-
-    def _arm(self, due_ns: int) -> None:
-        self._timer_ns = due_ns
-        self._cycle.timers.add(due_ns, self._expire)
-
-    def _expire(self) -> None:
-        self._timer_ns = NEVER_NS
-        now_ns = self._clock.monotonic_ns()
-        for waiting in list(self._waiting.values()):
-            if waiting.deadline_ns > now_ns:
-                self._arm(waiting.deadline_ns)
-                return
-            self._fail(
-                waiting, f"its TLS handshake took longer than {self._settings.handshake_timeout_ms} ms"
-            )
+    def _claim(self, _waiting: _Waiting) -> tuple[str, str]:
+        return TLS, ""
 
 
 def certificates_by_listener(

@@ -95,7 +95,7 @@ class TlsStream:
                     leave(out, done)
                     sent_bytes += done
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            # OpenSSL keeps the record that it has begun; the same bytes come first when they are gathered again.
+            # OpenSSL keeps the record that it has started; the same bytes come first when they are gathered again.
             pass
         if not out:
             connection.out = None

@@ -93,7 +93,7 @@ class Bench:
         )
         connection.produce_memo = ProduceMemo()
         connection.mask = select.EPOLLIN
-        self.processor._connections.add(connection)
+        self.processor._sockets.connections.add(connection)
         self.processor._cycle.epoll.register(connection.fd, select.EPOLLIN)
         return client
 

@@ -34,8 +34,24 @@ def test_a_root_is_less_than_linear() -> None:
     assert shape([(n, 1 + n**0.5) for n in COUNTS]).name == "less than linear"
 
 
-def test_a_rate_that_drops_falls() -> None:
-    assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 20_000)]).name == "falls"
+def test_a_rate_that_drops_decreases() -> None:
+    assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 20_000)]).name == "decreases"
+    assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 33_000)]).name == "decreases"
+    assert shape([(1, 50_000), (10, 50_000), (100, 50_000), (1000, 20_000)]).name == "decreases at the end"
+
+
+def test_what_goes_back_by_more_than_it_went_has_no_trend() -> None:
+    """p50 by partitions, and a stream by slots, as they were measured."""
+    assert shape([(1, 265), (10, 210), (100, 187), (1000, 275), (10_000, 186)]).name == "no trend"
+    assert shape([(1, 1237), (2, 778), (3, 1349), (6, 1123), (12, 866)]).name == "no trend"
+    assert shape([(1, 186), (10, 275), (100, 187), (1000, 210), (10_000, 265)]).name == "no trend"
+
+
+def test_a_step_back_that_is_small_beside_the_growth_leaves_it_its_name() -> None:
+    """Kafka's clean stop by partitions, and requests by partitions, as they were measured."""
+    assert shape([(1, 825), (10, 623), (100, 727), (1000, 1843), (10_000, 6929)]).name == "less than linear"
+    falling = [(1, 30_620), (10, 26_658), (100, 28_548), (1000, 16_106), (10_000, 22_394)]
+    assert shape(falling).name == "decreases"
 
 
 def test_what_rose_by_half_or_more_is_not_nearly_constant_however_flat_its_end() -> None:

@@ -18,30 +18,23 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from aiokafka.errors import KafkaConnectionError
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import KafkaError, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from tests.clients.access_page import PAGE, example, play, settings_of
 from tests.support.apache_kafka import java
 from tests.support.broker import Appliance
 from tests.support.identity_provider import ISSUER, IdentityProvider, SigningKey, good_claims, key_set
 from tests.support.pki import Authority
 from tests.support.wire import free_ports
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "access.md"
 DRIVER: Final = Path(__file__).parent / "kafkajs" / "tokens.js"
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 COUNT: Final = 200
 VALUES: Final = [b"%d" % number for number in range(COUNT)]
 ONE: Final = SigningKey("one", use="sig", alg="RS256")
-
-
-def example(name: str) -> str:
-    """The code block of the page behind its mark."""
-    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None, f"{PAGE} has no example {name}"
-    return found[1]
 
 
 class Scene:
@@ -57,11 +50,7 @@ class Scene:
         context.load_cert_chain(server.certificate, server.key)
         self.provider = IdentityProvider(key_set(ONE), context=context)
         self.provider.issue = self.token
-        settings: dict[str, object] = {}
-        for line in example("oauthbearer options").splitlines():
-            name, value = line.split(" = ", 1)
-            read: Any = re.findall(r'"([^"]*)"', value)
-            settings[name.strip('"')] = read if value.startswith("[") else read[0]
+        settings = settings_of(example("oauthbearer options"))
         settings["listeners"] = [f"INTERNAL://127.0.0.1:{self.port}", f"TOKENS://0.0.0.0:{self.port + 1}"]
         settings["advertised.listeners"] = [f"TOKENS://localhost:{self.port + 1}"]
         settings["ssl.certificate.file"] = str(server.certificate)
@@ -104,26 +93,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scene.provider.close()
 
 
-def play(options: dict[str, Any], topic: str) -> None:
-    """Produce and consume with confluent-kafka."""
-    failures: list[object] = []
-    producer = Producer(options)
-    for value in VALUES:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    assert failures == [None] * COUNT
-    consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    got: list[bytes | None] = []
-    while len(got) < COUNT:
-        messages = consumer.consume(COUNT, 30)
-        assert messages
-        got += [message.value() for message in messages]
-    consumer.close()
-    assert got == VALUES
-
-
 def test_confluent_kafka_with_a_callback(scene: Scene) -> None:
     asked: list[str] = []
 
@@ -132,7 +101,7 @@ def test_confluent_kafka_with_a_callback(scene: Scene) -> None:
         claims = good_claims(aud="logs")
         return ONE.token(claims), float(claims["exp"])
 
-    play(scene.librdkafka(oauth_cb=give), "confluent")
+    play(scene.librdkafka(oauth_cb=give), "confluent", VALUES)
     assert asked
 
 
@@ -144,7 +113,7 @@ def test_confluent_kafka_that_asks_the_token_endpoint_itself(scene: Scene) -> No
     told |= scene.librdkafka()
     told["sasl.oauthbearer.token.endpoint.url"] = scene.provider.token_url
     told["https.ca.location"] = scene.authorities
-    play(told, "oidc")
+    play(told, "oidc", VALUES)
     assert "/token" in scene.provider.requests
 
 

@@ -7,21 +7,19 @@ import json
 import re
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from tests.clients.access_page import PageScene, example, play
 from tests.support.apache_kafka import tool
-from tests.support.broker import Appliance
 from tests.support.wire import PATIENCE_S, free_ports
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 COUNT = 300
 VALUES = [b"%d" % number * (number % 300 + 1) for number in range(COUNT)]
 LOGINS = {
@@ -36,51 +34,21 @@ every_way = pytest.mark.parametrize(
 )
 
 
-def example(name: str) -> str:
-    """The code block of the page behind its mark."""
-    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None, f"{PAGE} has no example {name}"
-    return found[1]
-
-
-class Scene:
-    """The page's example, with ports and paths of the test, and a listener without TLS besides."""
+class Scene(PageScene):
+    """The page's example, and a listener without TLS besides."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.sh(example("certificates"))
+        port = free_ports(3)
+        super().__init__(
+            directory, port, "sasl-options", more_listeners=(f"SASL_PLAINTEXT://127.0.0.1:{port + 2}",)
+        )
         users = directory / "users.toml"
         users.write_text(example("sasl-plain-users"))
         users.chmod(0o600)
-        self.port = free_ports(3)
-        options = example("sasl-options").replace("/etc/appliance", str(directory))
-        options = options.replace("9192", str(self.port + 1)).replace("9092", str(self.port))
-        settings: dict[str, Any] = {}
-        for line in options.splitlines():
-            name, value = line.split(" = ", 1)
-            settings[name.strip('"')] = json.loads(value)
-        settings["listeners"].append(f"SASL_PLAINTEXT://127.0.0.1:{self.port + 2}")
-        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
         self.addresses = {
-            "SASL_SSL": f"localhost:{self.port + 1}",
-            "SASL_PLAINTEXT": f"localhost:{self.port + 2}",
+            "SASL_SSL": f"localhost:{port + 1}",
+            "SASL_PLAINTEXT": f"localhost:{port + 2}",
         }
-
-    def sh(self, script: str) -> str:
-        program = f"{sys.executable} -m appliance"
-        done = subprocess.run(
-            ["bash", "-euc", script.replace("appliance users", f"{program} users")],
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def path(self, name: str) -> str:
-        return str(self.directory / name)
 
     def start(self) -> None:
         self.broker.start()
@@ -152,21 +120,7 @@ def kcat(*arguments: str, given: bytes = b"") -> bytes:
 @every_way
 def test_confluent_kafka(scene: Scene, protocol: str, mechanism: str) -> None:
     options, topic = scene.options(protocol, mechanism), topic_of("confluent", protocol, mechanism)
-    producer = Producer({**options, "compression.type": "zstd", "enable.idempotence": True})
-    failures: list[object] = []
-    for value in VALUES:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(60) == 0
-    assert failures == [None] * COUNT
-    consumer = Consumer({**options, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    got: list[bytes | None] = []
-    while len(got) < COUNT:
-        found = consumer.consume(COUNT, PATIENCE_S)
-        assert found, f"only {len(got)} came"
-        got += [message.value() for message in found]
-    consumer.close()
-    assert got == VALUES
+    play(options, topic, VALUES, **{"compression.type": "zstd", "enable.idempotence": True})
 
 
 @every_way

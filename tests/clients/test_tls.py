@@ -12,59 +12,23 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from tests.clients.access_page import PAGE, PageScene, example, play
 from tests.support.apache_kafka import tool
-from tests.support.broker import Appliance
 from tests.support.wire import PATIENCE_S, free_ports
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
 COUNT = 500
 VALUES = [b"%d" % number * (number % 300 + 1) for number in range(COUNT)]
 
 
-def example(name: str) -> str:
-    """The code block of the page behind its mark."""
-    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None, f"{PAGE} has no example {name}"
-    return found[1]
-
-
-class Scene:
-    """The page's example: its certificates, and its options with ports and paths of the test."""
+class Scene(PageScene):
+    """The page's example."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.sh(example("certificates"))
-        self.port = free_ports(2)
-        options = (
-            example("options").replace("/etc/appliance", str(directory)).replace("9192", str(self.port + 1))
-        )
-        settings: dict[str, object] = {}
-        for line in options.replace("9092", str(self.port)).splitlines():
-            name, value = line.split(" = ", 1)
-            read: object = re.findall(r'"([^"]*)"', value)
-            assert isinstance(read, list)
-            settings[name.strip('"')] = read if value.startswith("[") else read[0]
-        assert settings["ssl.client.auth"] == "required"
-        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
+        super().__init__(directory, free_ports(2), "options")
+        assert self.settings["ssl.client.auth"] == "required"
         self.address = f"localhost:{self.port + 1}"
-
-    def sh(self, script: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euc", script],
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def path(self, name: str) -> str:
-        return str(self.directory / name)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.path("ca.pem"))
@@ -100,28 +64,14 @@ def test_the_pages_commands_produce_and_consume_with_kcat(scene: Scene) -> None:
 
 
 def test_confluent_kafka(scene: Scene) -> None:
-    options: dict[str, str | int | float | bool] = {
+    options = {
         "bootstrap.servers": scene.address,
         "security.protocol": "SSL",
         "ssl.ca.location": scene.path("ca.pem"),
         "ssl.certificate.location": scene.path("client.pem"),
         "ssl.key.location": scene.path("client.key"),
     }
-    producer = Producer({**options, "compression.type": "zstd", "enable.idempotence": True})
-    failures: list[object] = []
-    for value in VALUES:
-        producer.produce("confluent", value, on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(60) == 0
-    assert failures == [None] * COUNT
-    consumer = Consumer({**options, "group.id": "confluent", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["confluent"])
-    got: list[bytes | None] = []
-    while len(got) < COUNT:
-        found = consumer.consume(COUNT, PATIENCE_S)
-        assert found, f"only {len(got)} came"
-        got += [message.value() for message in found]
-    consumer.close()
-    assert got == VALUES
+    play(options, "confluent", VALUES, **{"compression.type": "zstd", "enable.idempotence": True})
 
 
 def test_kafka_python(scene: Scene) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from socket import SocketType
 
@@ -15,9 +15,6 @@ from appliance.channels.connection_channel import Assignment
 from appliance.channels.metadata_image import ImagePublisher, ImageReader
 from appliance.clock import SystemClock
 from appliance.config import Settings, load_settings
-from appliance.ipc.agent import DutyCycle
-from appliance.ipc.doorbell import Doorbell
-from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
 from appliance.netproc import authentications as room
 from appliance.netproc.address_failures import (
     ADDRESSES_MAX,
@@ -28,11 +25,12 @@ from appliance.netproc.address_failures import (
 )
 from appliance.netproc.authentications import Authentications
 from appliance.netproc.tls_stream import TlsStream
-from appliance.requests.authentication import Authenticated, Authentication
+from appliance.requests.authentication import Authenticated
 from appliance.requests.authenticators import Authenticators
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.sasl.plain import PlainExchange
 from appliance.sasl.salt_secret import make_salt_secret
+from tests.netproc.staged import Staged
 from tests.support.sasl_wire import authenticate_frame, handshake_frame
 from tests.support.wire import PATIENCE_S
 
@@ -41,10 +39,13 @@ RIGHT = authenticate_frame(b"\0alice\0alice-secret")
 WRONG = authenticate_frame(b"\0alice\0wrong")
 
 
-class Stage:
+class Stage(Staged):
     """The authentications of a network process, without the process."""
 
+    stage: Authentications
+
     def __init__(self, directory: Path, **more: str) -> None:
+        super().__init__("SASL_PLAINTEXT")
         users = directory / "users.toml"
         users.write_text('"alice" = "alice-secret"\n')
         users.chmod(0o600)
@@ -59,68 +60,28 @@ class Stage:
             }
         )
         clock = SystemClock()
-        row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
-        self.cycle = DutyCycle(
-            Doorbell(Doorbell.create_eventfd(), row.sleeping_cell), row, monotonic_ns=time.monotonic_ns
-        )
         pointer = memoryview(bytearray(4096))
         ImagePublisher(directory, pointer)
         routes = TopicRoutes(ImageReader(directory, pointer), workers=1)
-        self.lines: list[str] = []
         self.done: list[tuple[SocketType, Authenticated]] = []
-        self.failed: list[tuple[int, str | None]] = []
-        self.claims: list[tuple[str, str]] = []
-        self.authentications = Authentications(
+        self.stage = Authentications(
             settings.sasl,
             Authenticators(settings, routes, clock, self.lines.append),
             cycle=self.cycle,
             clock=clock,
             done=self._done,
-            failed=self._note_failure,
+            failed=self.note_failure,
         )
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.begun = 0
-        self._clients: list[socket.socket] = []
-
-    def _note_failure(self, assignment: Assignment, conversation: Authentication, why: str | None) -> None:
-        self.failed.append((assignment.connection_id, why))
-        self.claims.append((conversation.mechanism, conversation.claimed))
 
     def _done(
         self, _: Assignment, sock: SocketType, _stream: TlsStream | None, client: Authenticated
     ) -> None:
         self.done.append((sock, client))
 
-    def arrive(self, host: str = "127.0.0.1") -> socket.socket:
-        """A client's socket, whose other end is with the authentications."""
-        client = socket.create_connection(self.listener.getsockname(), PATIENCE_S)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        accepted, address = self.listener.accept()
-        ours = SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, accepted.detach())
-        ours.setblocking(False)
-        self.begun += 1
-        self._clients.append(client)
-        self.authentications.begin(Assignment(self.begun, 0, "SASL_PLAINTEXT", host, address[1]), ours)
-        return client
-
-    def turn(self, timeout_ms: int = 20) -> None:
-        for descriptor, _ in self.cycle.wait(timeout_ms):
-            self.authentications.on_ready(descriptor)
-        self.authentications.turn()
-
-    def turn_until(self, is_done: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_done():
-            assert time.monotonic() < deadline, (self.failed, self.lines)
-            self.turn()
-
     def close(self) -> None:
-        self.authentications.close()
-        for client in self._clients:
-            client.close()
+        super().close()
         for sock, _ in self.done:
             sock.close()
-        self.listener.close()
 
 
 @pytest.fixture
@@ -154,7 +115,7 @@ def test_byte_by_byte_it_authenticates_and_no_byte_more_is_read(stage: Stage) ->
     assert (found.principal, found.mechanism, found.expires_ns) == ("User:alice", "PLAIN", None)
     sock.setblocking(True)
     assert sock.recv(100) == b"the next request"
-    assert not len(stage.authentications)
+    assert not len(stage.stage)
 
 
 def test_everything_at_once_authenticates_too(stage: Stage) -> None:
@@ -212,11 +173,11 @@ def test_too_many_of_one_address_or_of_all_close_the_oldest(tmp_path: Path) -> N
     other = stage.arrive("10.0.0.9")
     for _ in range(20):
         stage.arrive("10.0.0.1")
-    assert len(stage.authentications) == 3
+    assert len(stage.stage) == 3
     assert not is_ended(other), "the address of another pays nothing"
     for number in range(10):
         stage.arrive(f"10.0.1.{number}")
-    assert len(stage.authentications) == 5
+    assert len(stage.stage) == 5
     last = stage.arrive("10.0.2.1")
     last.sendall(HANDSHAKE + RIGHT)
     stage.turn_until(lambda: stage.done)
@@ -252,7 +213,7 @@ def test_large_frames_hold_no_more_memory_than_came_and_all_of_them_a_bounded_am
         client.sendall(announced + HANDSHAKE[4:14])
     for _ in range(20):
         stage.turn(1)
-    held = stage.authentications._held_bytes
+    held = stage.stage._held_bytes
     assert 0 < held <= 80, "an announced size allocates nothing"
     for _ in range(200):
         for client in clients:
@@ -261,10 +222,10 @@ def test_large_frames_hold_no_more_memory_than_came_and_all_of_them_a_bounded_am
             except (BlockingIOError, ConnectionError):
                 continue
         stage.turn(1)
-    assert stage.authentications._held_bytes <= 1 << 20
+    assert stage.stage._held_bytes <= 1 << 20
     assert any("too many bytes" in str(why) for _, why in stage.failed)
     stage.close()
-    assert not stage.authentications._held_bytes
+    assert not stage.stage._held_bytes
 
 
 def test_a_defect_of_a_mechanism_costs_one_connection_and_shows_no_secret(
@@ -295,7 +256,7 @@ def test_a_client_that_leaves_costs_nothing(stage: Stage) -> None:
     stage.turn_until(lambda: select.select([begun], [], [], 0)[0])
     begun.close()
     stage.turn_until(lambda: len(stage.failed) == 2)
-    assert not len(stage.authentications)
+    assert not len(stage.stage)
 
 
 def test_failures_of_an_address_wait_longer_each_time_and_those_of_others_do_not() -> None:

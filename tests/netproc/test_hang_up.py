@@ -42,14 +42,14 @@ class House:
         self._clients: list[Client] = []
 
     def accept(self) -> Client:
-        agent = self.agent
+        sockets = self.agent._sockets
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         number = len(self._clients) + 1
         connection = Connection(ours, connection_id=number, slot=0, peer_host="h", peer_port=1, now_ns=0)
-        agent._connections.add(connection)
+        sockets.connections.add(connection)
         connection.mask = select.EPOLLIN
-        agent._epoll.register(connection.fd, select.EPOLLIN)
+        sockets._epoll.register(connection.fd, select.EPOLLIN)
         self._clients.append(Client(connection, theirs))
         return self._clients[-1]
 
@@ -85,12 +85,12 @@ def test_hang_up_of_a_closed_connection_is_not_its_successors(house: House) -> N
     house.agent._close(first.connection)
     second = house.accept()
     assert second.connection.fd == descriptor
-    house.agent._unusual(second.connection, HUNG_UP)
+    house.agent._sockets.unusual(second.connection, HUNG_UP)
     assert not second.connection.closed
     second.socket.sendall(b"\0\0\0")  # of the size of a frame: the connection is served on
-    house.agent._read(second.connection)
+    house.agent._sockets.read(second.connection)
     assert not second.connection.closed
-    house.agent._unusual(second.connection, HUNG_UP)
+    house.agent._sockets.unusual(second.connection, HUNG_UP)
     assert not second.connection.closed, "nor does half a frame that nobody holds back say what comes next"
 
 
@@ -101,8 +101,8 @@ def test_hang_up_of_a_held_connection_is_its_own(house: House, behind: ApiKey, *
     assert under_way is not None
     client.connection.enqueue(Request(client.connection, under_way, int(ApiKey.METADATA), 0, 1))
     client.socket.sendall(request(behind))
-    house.agent._read(client.connection)
+    house.agent._sockets.read(client.connection)
     assert client.connection.held
-    house.agent._unusual(client.connection, HUNG_UP)
+    house.agent._sockets.unusual(client.connection, HUNG_UP)
     assert client.connection.closed is not is_served
     assert client.connection.hung_up is is_served

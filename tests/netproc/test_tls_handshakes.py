@@ -6,65 +6,37 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from socket import SocketType
 
 import pytest
 
 from appliance.channels.connection_channel import Assignment
 from appliance.clock import SystemClock
 from appliance.config.sections.tls import TlsSettings
-from appliance.ipc.agent import DutyCycle
-from appliance.ipc.doorbell import Doorbell
-from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
 from appliance.netproc.tls_handshakes import Handshakes
 from appliance.netproc.tls_stream import TlsStream
 from appliance.tls.certificates import Certificates
+from tests.netproc.staged import Staged
 from tests.support.pki import Authority, Issued
 from tests.support.wire import PATIENCE_S
 
 
-class Stage:
+class Stage(Staged):
     """The handshakes of a network process, without the process."""
 
     def __init__(self, settings: TlsSettings) -> None:
+        super().__init__("SSL")
         clock = SystemClock()
-        row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
-        self.cycle = DutyCycle(
-            Doorbell(Doorbell.create_eventfd(), row.sleeping_cell), row, monotonic_ns=time.monotonic_ns
-        )
-        self.lines: list[str] = []
         self.done: list[tuple[Assignment, TlsStream, str]] = []
-        self.failed: list[tuple[int, str | None]] = []
-        self.handshakes = Handshakes(
+        self.stage = Handshakes(
             settings,
             {"SSL": Certificates(settings, clock, self.lines.append)},
             cycle=self.cycle,
             clock=clock,
             done=lambda *one: self.done.append(one),
-            failed=lambda assignment, why: self.failed.append((assignment.connection_id, why)),
+            failed=self.note_failure,
         )
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.begun = 0
-
-    def arrive(self, host: str = "127.0.0.1") -> socket.socket:
-        """A client's socket, whose other end is with the handshakes."""
-        client = socket.create_connection(self.listener.getsockname(), PATIENCE_S)
-        accepted, address = self.listener.accept()
-        ours = SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, accepted.detach())
-        ours.setblocking(False)
-        self.begun += 1
-        self.handshakes.begin(Assignment(self.begun, 0, "SSL", host, address[1]), ours)
-        return client
-
-    def turn_until(self, is_done: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_done():
-            assert time.monotonic() < deadline, (self.failed, self.lines)
-            for descriptor, _ in self.cycle.wait(20):
-                self.handshakes.on_ready(descriptor)
-            self.handshakes.turn()
 
     def shake_hands(self, context: ssl.SSLContext) -> str:
         """Let a client with a context in; return its principal."""
@@ -110,8 +82,7 @@ def stages() -> Iterator[list[Stage]]:
     stages: list[Stage] = []
     yield stages
     for stage in stages:
-        stage.handshakes.close()
-        stage.listener.close()
+        stage.close()
 
 
 def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLContext:
@@ -160,7 +131,7 @@ def test_at_the_bound_of_all_the_oldest_makes_room(settings: TlsSettings, stages
     stages.append(stage)
     clients = [stage.arrive(f"192.0.2.{number}") for number in range(5)]
     assert [number for number, _ in stage.failed] == [1, 2]
-    assert len(stage.handshakes) == 3
+    assert len(stage.stage) == 3
     for each in clients:
         each.close()
 
@@ -179,12 +150,10 @@ def test_a_handshake_that_goes_on_byte_by_byte_ends_at_its_deadline(
         if sent < len(hello):
             client.sendall(hello[sent : sent + 1])
             sent += 1
-        for descriptor, _ in stage.cycle.wait(10):
-            stage.handshakes.on_ready(descriptor)
-        stage.handshakes.turn()
+        stage.turn(10)
     assert time.monotonic() - began >= 0.4
     assert stage.failed == [(1, "its TLS handshake took longer than 400 ms")]
-    assert len(stage.handshakes) == 0
+    assert len(stage.stage) == 0
     client.close()
 
 

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.cli.command import Outcome, appliance
 from tests.support.apache_kafka import tool
-from tests.support.broker import Appliance
+from tests.system.beside_kafkas_tool import Command, served
 
 CONFIGS = "kafka.admin.ConfigCommand"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    running = Appliance(tmp_path_factory.mktemp("quotas") / "data")
-    running.start()
-    try:
-        yield running
-    finally:
-        running.stop()
+def quotas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    with served("quotas", tmp_path_factory.mktemp("quotas")) as command:
+        yield command
 
 
-def run(broker: Appliance, *arguments: object) -> Outcome:
-    return appliance("quotas", *arguments, "-b", broker.address)
-
-
-def told(broker: Appliance, *arguments: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(run(broker, *arguments, "--json").succeeded().output)
-    return found
-
-
-def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(broker: Appliance) -> None:
-    where = ("--bootstrap-server", broker.address)
+def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(quotas: Command) -> None:
+    where = ("--bootstrap-server", quotas.broker.address)
     entity = (
         "--entity-type",
         "users",
@@ -47,10 +31,10 @@ def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(broker: Applianc
     )
     tool(CONFIGS, *where, "--alter", "--add-config", "producer_byte_rate=1024", *entity)
     row = {"entity": {"user": "alice", "client-id": None}, "quotas": {"producer_byte_rate": 1024.0}}
-    assert told(broker, "list") == [row]
-    assert told(broker, "list", "--user", "bob") == []
-    done = run(
-        broker, "set", "request_percentage=12.5", "consumer_byte_rate=7", "--client-id", "app"
+    assert quotas.told("list") == [row]
+    assert quotas.told("list", "--user", "bob") == []
+    done = quotas.run(
+        "set", "request_percentage=12.5", "consumer_byte_rate=7", "--client-id", "app"
     ).succeeded()
     assert (
         done.text
@@ -59,15 +43,15 @@ def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(broker: Applianc
     shown = tool(CONFIGS, *where, "--describe", "--entity-type", "clients", "--entity-name", "app")
     assert "request_percentage=12.5" in shown
     assert "consumer_byte_rate=7.0" in shown
-    table = run(broker, "list").succeeded().text
+    table = quotas.run("list").succeeded().text
     assert "alice  <default>      producer_byte_rate  1024" in " ".join(table.split("\n"))
-    assert told(broker, "remove", "--client-id", "app") == [
+    assert quotas.told("remove", "--client-id", "app") == [
         {"entity": {"client-id": "app"}, "quotas": {"consumer_byte_rate": None, "request_percentage": None}}
     ]
-    assert told(broker, "list") == [row]
-    assert run(broker, "remove", "--client-id", "app").code == 1
-    run(broker, "remove", "producer_byte_rate", "--user", "alice", "--client-id-default").succeeded()
-    assert told(broker, "list") == []
+    assert quotas.told("list") == [row]
+    assert quotas.run("remove", "--client-id", "app").code == 1
+    quotas.run("remove", "producer_byte_rate", "--user", "alice", "--client-id-default").succeeded()
+    assert quotas.told("list") == []
 
 
 @pytest.mark.parametrize(
@@ -83,8 +67,6 @@ def test_what_kafkas_tool_sets_we_list_and_what_we_set_it_lists(broker: Applianc
     ],
 )
 def test_a_quota_that_cannot_be_is_refused_in_words(
-    broker: Appliance, arguments: tuple[str, ...], why: str
+    quotas: Command, arguments: tuple[str, ...], why: str
 ) -> None:
-    outcome = run(broker, *arguments)
-    assert outcome.code in {1, 2}
-    assert why in outcome.errors
+    quotas.refuses(arguments, why)

@@ -30,8 +30,6 @@ from appliance.protocol.apis.describe_user_scram_credentials import DescribeUser
 from appliance.protocol.errors import ErrorCode
 from appliance.sasl.scram_credential import NUMBERS
 from tests.cli.command import appliance
-from tests.support.broker import Appliance
-from tests.support.pki import Authority
 from tests.support.sasl_wire import (
     CLOSED,
     ScramTokens,
@@ -44,35 +42,31 @@ from tests.support.sasl_wire import (
 )
 from tests.support.wire import PATIENCE_S, WireSocket, free_ports
 from tests.system.acked_load import create
+from tests.system.secured import SILENT, SecuredScene, is_ended, produced
 
-SILENT = 200
 LIFETIME_MS = 2000
+NUMBERED = [b"%d" % number for number in range(1000)]
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
-class Scene:
+class Scene(SecuredScene):
     """An appliance with listeners in plain text, with SASL, and with SASL over TLS; two users."""
 
     def __init__(self, directory: Path, **more: object) -> None:
-        self.directory = directory
-        self.authority = Authority(directory / "pki")
-        server = self.authority.server()
         self.users = directory / "users.toml"
         self.users.write_text('"plain" = "plain-secret"\n')
         self.users.chmod(0o600)
-        self.port = free_ports(3)
-        self.sasl_port, self.tls_port = self.port + 1, self.port + 2
-        self.broker = Appliance(
-            directory / "data",
-            port=self.port,
-            settings={
-                "listeners": [
-                    f"PLAINTEXT://127.0.0.1:{self.port}",
-                    f"SASL_PLAINTEXT://127.0.0.1:{self.sasl_port}",
-                    f"SASL_SSL://127.0.0.1:{self.tls_port}",
-                ],
-                "ssl.certificate.file": str(server.certificate),
-                "ssl.key.file": str(server.key),
+        port = free_ports(3)
+        self.sasl_port, self.tls_port = port + 1, port + 2
+        super().__init__(
+            directory,
+            port,
+            [
+                f"PLAINTEXT://127.0.0.1:{port}",
+                f"SASL_PLAINTEXT://127.0.0.1:{self.sasl_port}",
+                f"SASL_SSL://127.0.0.1:{self.tls_port}",
+            ],
+            **{
                 "sasl.enabled.mechanisms": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
                 "sasl.plain.users.file": str(self.users),
                 **more,
@@ -96,12 +90,6 @@ class Scene:
         done = appliance("users", *arguments, "--bootstrap", self.broker.address, given=given)
         return done.succeeded().text
 
-    def waits_for(self, line: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while line not in self.broker.output():
-            assert time.monotonic() < deadline, f"{line!r} is not in\n{self.broker.output()}"
-            time.sleep(0.02)
-
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
@@ -119,17 +107,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield scene
     finally:
         scene.broker.stop()
-
-
-def produced(options: dict[str, Any], topic: str, count: int) -> None:
-    """Produce with acks=all; every record is acknowledged."""
-    failures: list[object] = []
-    producer = Producer(options)
-    for number in range(count):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: failures.append(error))
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    assert failures == [None] * count
 
 
 @pytest.mark.parametrize("tls", [False, True])
@@ -253,30 +230,18 @@ def test_silent_connections_hold_up_nobody_and_are_closed_in_time(scene: Scene) 
                     each.sendall((500_000).to_bytes(4, "big") + bytes(1000))
         began = time.monotonic()
         for user in ("plain", "alice"):
-            produced(scene.options(user), "meanwhile", 1000)
-        produced(scene.options("alice", tls=True), "meanwhile", 1000)
+            produced(scene.options(user), "meanwhile", NUMBERED)
+        produced(scene.options("alice", tls=True), "meanwhile", NUMBERED)
         assert time.monotonic() - began < PATIENCE_S
         assert all(is_ended(each) for each in silent)
     scene.waits_for("its client did not authenticate within 3000 ms")
-
-
-def is_ended(sock: socket.socket) -> bool:
-    """Wait until the broker has closed a connection."""
-    try:
-        while sock.recv(1 << 16):
-            pass
-    except ConnectionError:
-        pass
-    except TimeoutError:
-        return False
-    return True
 
 
 def test_random_bytes_before_the_authentication_harm_nobody(scene: Scene) -> None:
     create(scene.broker, "unharmed", 1, replicas=1)
     dice = random.Random(31)
     good = handshake_frame("SCRAM-SHA-256")
-    thread = threading.Thread(target=produced, args=(scene.options("alice"), "unharmed", 2000))
+    thread = threading.Thread(target=produced, args=(scene.options("alice"), "unharmed", NUMBERED * 2))
     thread.start()
     for _ in range(300):
         with suppress(ConnectionError), WireSocket(scene.sasl_port) as connection:
@@ -347,7 +312,7 @@ def test_users_have_rights_by_their_names(tmp_path: Path) -> None:
             ]
         ).values()
         made.result(PATIENCE_S)
-        produced(scene.options("alice", tls=True), "of-alice", 10)
+        produced(scene.options("alice", tls=True), "of-alice", NUMBERED[:10])
         failures: list[Any] = []
         producer = Producer(scene.options("bob"))
         producer.produce("of-alice", b"x", on_delivery=lambda error, _: failures.append(error))

@@ -13,35 +13,23 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
 
-from tests.support.broker import Appliance
 from tests.support.pki import Authority, Issued
 from tests.support.wire import PATIENCE_S, ConnectionEnded, WireSocket, free_ports
 from tests.system.acked_load import create
+from tests.system.secured import SILENT, SecuredScene, consumed, is_ended, produced
 
-SILENT = 200
 HANDSHAKE_MS = 1500
 
 
-class Scene:
+class Scene(SecuredScene):
     """An appliance with a listener in plain text and one with TLS."""
 
     def __init__(self, directory: Path, **more: object) -> None:
-        self.authority = Authority(directory / "pki")
-        self.server = self.authority.server()
-        self.port = free_ports(2)
-        self.tls_port = self.port + 1
-        self.broker = Appliance(
-            directory / "data",
-            port=self.port,
-            settings={
-                "listeners": [f"PLAINTEXT://127.0.0.1:{self.port}", f"SSL://127.0.0.1:{self.tls_port}"],
-                "ssl.certificate.file": str(self.server.certificate),
-                "ssl.key.file": str(self.server.key),
-                **more,
-            },
-        )
+        port = free_ports(2)
+        self.tls_port = port + 1
+        listeners = [f"PLAINTEXT://127.0.0.1:{port}", f"SSL://127.0.0.1:{self.tls_port}"]
+        super().__init__(directory, port, listeners, **more)
 
     def context(self, client: Issued | None = None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
@@ -61,12 +49,6 @@ class Scene:
             "broker.address.family": "v4",
             **more,
         }
-
-    def waits_for(self, line: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while line not in self.broker.output():
-            assert time.monotonic() < deadline, f"{line!r} is not in\n{self.broker.output()}"
-            time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -95,30 +77,6 @@ def is_refused(scene: Scene, context: ssl.SSLContext) -> bool:
             return not answers(tls)
     except OSError:
         return True
-
-
-def produced(options: dict[str, str], topic: str, values: list[bytes]) -> None:
-    """Produce with acks=all; every record is acknowledged."""
-    failures: list[object] = []
-    producer = Producer({**options, "message.max.bytes": 2_000_000})
-    for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-        producer.poll(0)
-    assert producer.flush(60) == 0
-    assert failures == [None] * len(values)
-
-
-def consumed(options: dict[str, str], topic: str, count: int) -> list[bytes]:
-    consumer = Consumer({"group.id": f"g-{topic}", "auto.offset.reset": "earliest", **options})
-    consumer.subscribe([topic])
-    values: list[bytes] = []
-    deadline = time.monotonic() + 60
-    while len(values) < count and time.monotonic() < deadline:
-        for message in consumer.consume(500, 1):
-            assert message.error() is None, message.error()
-            values.append(message.value() or b"")
-    consumer.close()
-    return values
 
 
 def test_what_is_produced_over_tls_is_consumed_over_tls_and_in_plain_text(scene: Scene) -> None:
@@ -192,18 +150,6 @@ def test_silent_handshakes_hold_up_nobody_and_are_closed_in_time(scene: Scene) -
         assert time.monotonic() - began < PATIENCE_S
         assert all(is_ended(each) for each in silent)
     scene.waits_for("its TLS handshake took longer than 1500 ms")
-
-
-def is_ended(sock: socket.socket) -> bool:
-    """Wait until the broker has closed a connection."""
-    try:
-        while sock.recv(1 << 16):
-            pass
-    except ConnectionError:
-        pass
-    except TimeoutError:
-        return False
-    return True
 
 
 def test_plain_text_on_a_tls_port_is_closed_with_a_line(scene: Scene) -> None:

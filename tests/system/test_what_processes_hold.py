@@ -39,8 +39,8 @@ from tests.support.pki import Authority
 from tests.support.wire import free_ports
 from tests.support.zeromq_wire import ZeroMqSession
 from tests.system.raw import wait_until
+from tests.system.secured import consumed, produced
 from tests.system.test_compaction import CONFIGS, Load
-from tests.system.test_tls import consumed, produced
 from tests.system.test_zeromq import produce_request
 
 TOPIC: Final = "t"

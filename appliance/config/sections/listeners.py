@@ -1,7 +1,7 @@
-"""Listeners: where clients come in, what protects their connections, and which addresses they are told.
+"""Listeners: where clients connect, what protects their connections, and which addresses the broker advertises.
 
-Names and spelling are Kafka's. The address of a listener is that of slot 0; slot n has the port plus n, where it
-listens and where clients are told to connect to. Without `listeners` there is one, PLAINTEXT, at `host` and `port`.
+Names and spelling are Kafka's. The address of a listener is that of slot 0; slot n listens on the port plus n and
+advertises the advertised port plus n. Without `listeners` there is one, PLAINTEXT, at `host` and `port`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LISTENER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener. `advertised_host` and `advertised_port` are None where clients are told what it listens on."""
+    """One listener. If `advertised_host` or `advertised_port` is None, the broker advertises what it listens on."""
 
     name: str
     protocol: str
@@ -54,19 +54,19 @@ class Listener:
 
     @property
     def tells_arrival_address(self) -> bool:
-        """Whether each client is told the address that it came by, because no single one is right for all."""
+        """Whether each client gets the address that it connected to, because no single address is right for all."""
         return self.advertised_host is None and self.host in _ANY
 
     @property
     def client_host(self) -> str:
-        """The host that clients are told: `advertised_host`, else `host`; loopback where that means every address."""
+        """The host that clients get: `advertised_host`, else `host`; loopback where that means every address."""
         if self.advertised_host is not None:
             return self.advertised_host
         return _ANY.get(self.host, self.host)
 
     @property
     def client_port(self) -> int:
-        """The port of slot 0 that clients are told."""
+        """The port of slot 0 that clients get."""
         return self.port if self.advertised_port is None else self.advertised_port
 
     def text(self, slot: int = 0) -> str:
@@ -74,7 +74,7 @@ class Listener:
         return f"{self.name}://{host_and_port(self.host, self.port + slot)}"
 
     def advertised_text(self, slot: int = 0) -> str:
-        """Return what clients of a slot are told, as the option writes it."""
+        """Return the address that clients of a slot get, as the option writes it."""
         return f"{self.name}://{host_and_port(self.client_host, self.client_port + slot)}"
 
 

@@ -43,7 +43,6 @@ from appliance.channels.control_channel import (
     MoveCopies,
     PartitionsOffline,
     ReplicaHello,
-    ReplicationRates,
     TopicOutcome,
     TopicOutcomes,
     WorkerHello,
@@ -52,11 +51,11 @@ from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind, workers_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
-from appliance.config import BrokerConfigs, Settings
-from appliance.config.dynamic import FOLLOWER_RATE, LEADER_RATE, replication_rate
-from appliance.control.controller.alarms import Alarm, Alarms
+from appliance.config import Settings
+from appliance.control.controller.alarms import Alarms
+from appliance.control.controller.assignments import Assignments
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
-from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order, Place
+from appliance.control.controller.copies import Copies, Order, Place
 from appliance.control.controller.copy_moves import CopyMoves
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
@@ -71,17 +70,10 @@ from appliance.control.controller.topic_store import (
     packed,
 )
 from appliance.control.controller.wave import Ask, Wave
+from appliance.control.controller.waves import Waves
 from appliance.control.controller.worker_lines import WorkerSessions
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.errors import StorageFault
-
-ASSIGN_TIMEOUT_MS = 5_000
-
-OPENING_MS = 5
-"""What a partition adds to that which is opened before there is an answer: its share of a busy host's time."""
-
-FIRST_WAVE = 1
-"""It shows the topics that there are, once all workers have answered."""
 
 _logger = logging.getLogger(__name__)
 
@@ -106,8 +98,8 @@ class Controller:
     """
 
     __slots__ = (
-        "_alarm_of",
         "_alarms",
+        "_assignments",
         "_brokers",
         "_clock",
         "_cluster_id",
@@ -122,7 +114,6 @@ class Controller:
         "_settings",
         "_slots",
         "_store",
-        "_wave_number",
         "_waves",
         "leadership",
         "lines",
@@ -165,9 +156,8 @@ class Controller:
         )
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._copy_moves = CopyMoves(self.lines, answer=self._answer)
-        self._waves: dict[int, Wave] = {}
-        self._alarm_of: dict[int, Alarm] = {}
-        self._wave_number = 0
+        self._assignments = Assignments(state, self._copies, self.lines, slots=slots, settings=settings)
+        self._waves = Waves(alarms)
         if presume:
             self._copies.presume_all()
         for half in held:
@@ -192,7 +182,7 @@ class Controller:
             # Clients know the cluster already; they should know who its controller is now.
             self._publish()
         workers = {worker for slot in slots.all for worker in workers_of(slot, workers=slots.workers)}
-        self._begin(Wave(self._next_wave(), workers, dict(state.topics), frozenset(), []))
+        self._waves.begin(Wave(self._waves.next_number(), workers, dict(state.topics), frozenset(), []))
 
     # Turns
 
@@ -324,19 +314,13 @@ class Controller:
         """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""
         fault = self._forget_deleted()
         self.leadership.forget_left()
-        self._send_orders()
+        self._assignments.send_rest()
         self.leadership.show()
         state = self.state
         # After a fault nobody waits for what the store could not forget: it is tried again, and answered now.
         unfinished = () if fault else state.deletions
-        over = [wave for wave in self._waves.values() if wave.is_over(unfinished)]
-        if not self._publisher.version and FIRST_WAVE not in {wave.number for wave in over}:
-            # The first image is whole: no client is told of a cluster without the topics that it has.
-            over = []
+        over = self._waves.take_over(unfinished, is_shown=self._publisher.version > 0)
         for wave in over:
-            del self._waves[wave.number]
-            if (alarm := self._alarm_of.pop(wave.number, None)) is not None:
-                alarm.cancel()
             for topic in wave.appearing.values():
                 self._show(topic)
             for name in wave.altered:
@@ -389,14 +373,14 @@ class Controller:
         for name, topic in appearing.items():
             for partition in topic.partitions[turn.first[name] :]:
                 state.rows.write(partition)
-        number = self._next_wave()
-        waiting = self._tell(turn, appearing, number)
+        number = self._waves.next_number()
+        waiting = self._assignments.of_turn(turn, appearing, number)
         state.dirty |= turn.groups_altered or turn.brokers_altered or turn.access_altered
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.
             self.leadership.review()
-        self._begin(
+        self._waves.begin(
             Wave(
                 number,
                 waiting,
@@ -420,96 +404,6 @@ class Controller:
             self._answer(asked.sender, asked.number, ConfigOutcomes(told))
         for image_ask in turn.image_asks:
             self._answer(image_ask.sender, image_ask.number, blamed_of_image(fault, image_ask.outcomes))
-
-    def _tell(self, turn: Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
-        """Sends every worker and replica its part; whose answers are waited for."""
-        copies, state = self._copies, self.state
-        for name, topic in appearing.items():
-            for partition in topic.partitions[turn.first[name] :]:
-                copies.touch(name, partition.partition)
-        for name in turn.altered:
-            for partition in state.topics[name].partitions:
-                copies.touch(name, partition.partition)
-        for name, deletion in turn.doomed.items():
-            for partition in deletion.topic.partitions:
-                copies.touch(name, partition.partition)
-        # A worker that is down is waited for by who creates; new settings wait for nobody who is down, since the next
-        # life begins with them. Followers are waited for by nobody who only creates.
-        concerned = {
-            self._slots.owner(partition.leader, topic.topic_id, partition.partition)
-            for name, topic in appearing.items()
-            for partition in topic.partitions[turn.first[name] :]
-        }
-        orders = copies.orders()
-        for slot in self._slots.all:
-            defaults = self._log_defaults(slot) if turn.brokers_altered else None
-            for half in self._slots.processes(slot):
-                order = orders.get(half)
-                if not self.lines.is_up(half) or (order is None and defaults is None):
-                    continue
-                order = order or Order()
-                if half.kind is RoleKind.IOPROC or order.removed or turn.altered or defaults is not None:
-                    concerned.add(half)
-                rates = None if defaults is None else self._rates(slot)
-                self._order(half, order, waves=(number,), log_defaults=defaults, rates=rates)
-        return concerned
-
-    def _send_orders(self) -> None:
-        """What the answers and deaths of this turn have made possible."""
-        for half, order in self._copies.orders().items():
-            self._order(half, order)
-
-    def _order(
-        self,
-        half: Role,
-        order: Order,
-        *,
-        waves: tuple[int, ...] = (),
-        log_defaults: dict[str, str] | None = None,
-        rates: ReplicationRates | None = None,
-    ) -> None:
-        for piece in order.pieces(None if waves else PIECES_MAX):
-            number = self.lines.assign(half, piece, waves=waves, log_defaults=log_defaults, rates=rates)
-            self._copies.sent(half, number, piece)
-            log_defaults = rates = None
-
-    def _log_defaults(self, slot: int) -> dict[str, str]:
-        return BrokerConfigs.of(self.state.broker_configs, slot).log_defaults(self._settings)
-
-    def _rates(self, slot: int) -> ReplicationRates:
-        """A leader's rate is divided among the other slots, which copy each by itself."""
-        stored = self.state.broker_configs
-        others = [each for each in self._slots.all if each != slot]
-        rates = {each: replication_rate(stored, each, LEADER_RATE) for each in others}
-        return ReplicationRates(
-            follower=replication_rate(stored, slot, FOLLOWER_RATE),
-            leaders={each: -(-rate // len(others)) for each, rate in rates.items() if rate is not None},
-        )
-
-    def _next_wave(self) -> int:
-        self._wave_number += 1
-        return self._wave_number
-
-    def _begin(self, wave: Wave) -> None:
-        self._waves[wave.number] = wave
-        if wave.waiting:
-            self._await(wave)
-
-    def _await(self, wave: Wave) -> None:
-        """The next answer is waited for, from now on."""
-        if (alarm := self._alarm_of.pop(wave.number, None)) is not None:
-            alarm.cancel()
-        opened = sum(len(topic.partitions) for topic in wave.appearing.values())
-        if wave.number != FIRST_WAVE:
-            opened = min(opened, PIECE)
-        self._alarm_of[wave.number] = self._alarms(
-            ASSIGN_TIMEOUT_MS + OPENING_MS * opened, lambda: self._overdue(wave)
-        )
-
-    def _overdue(self, wave: Wave) -> None:
-        wave.overdue = True
-        late = ", ".join(sorted(str(worker) for worker in wave.waiting))
-        _logger.warning("these processes did not confirm their assignments in time: %s", late)
 
     def _forget_deleted(self) -> StorageFault | None:
         """Removes from the store what every worker has deleted; the fault that kept it from doing so."""
@@ -547,10 +441,7 @@ class Controller:
                 self.leadership.lost(half)
             self.leadership.came(half)
             order = self._copies.full_order(half)
-        waves = tuple(number for number, wave in self._waves.items() if half in wave.waiting)
-        defaults = self._log_defaults(hello.slot)
-        rates = self._rates(hello.slot)
-        number = self.lines.assign(half, order, waves=waves, full=True, log_defaults=defaults, rates=rates)
+        number = self._assignments.send_all(half, order, waves=self._waves.waiting_for(half))
         if half in self._slots:
             self._copies.sent(half, number, order, full=True)
 
@@ -568,7 +459,7 @@ class Controller:
                 if wave_number in confirmation.waves:
                     wave.waiting.discard(sent.worker)
                 if not wave.overdue:
-                    self._await(wave)
+                    self._waves.extend(wave)
                 wave.failures.update(failures)
                 if failed & wave.doomed:
                     wave.overdue = True  # nobody will finish it before the worker's next life

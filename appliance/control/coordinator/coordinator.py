@@ -337,7 +337,7 @@ class Coordinator:
     def _contain(self, reply: Reply, error: Exception) -> None:
         _log.error("internal error in a group request (traceback follows)", exc_info=error)
         if not reply.answered:
-            self._lines.refuse(reply, "a defect of ours, told above")
+            self._lines.refuse(reply, "internal error, see the traceback above")
 
     def _to_groups(self, request: Any, reply: Reply) -> None:
         limits = self.groups.limits

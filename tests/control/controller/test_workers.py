@@ -7,7 +7,7 @@ import pytest
 from appliance.channels.control_channel import CreateTopics, DeleteTopics, NewTopic, TopicOutcomes
 from appliance.channels.roles import RoleKind
 from appliance.channels.supervision import Heartbeat, PeerDown
-from appliance.control.controller import controller as controller_file
+from appliance.control.controller import waves
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -16,7 +16,7 @@ from tests.control.controller.test_topics import check_served
 
 def impatient() -> None:
     """For the child: deadlines that are over soon, and yet leave a worker that lost its processor time to answer."""
-    controller_file.ASSIGN_TIMEOUT_MS = 1_500
+    waves.ASSIGN_TIMEOUT_MS = 1_500
 
 
 def test_worker_that_comes_late_is_waited_for(new_instance: NewInstance) -> None:
