@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients judges reformat
+.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ SYSTEM_S_Z := $(filter-out $(SYSTEM_A_C) $(SYSTEM_D_K) $(SYSTEM_L_R),$(wildcard 
 # The two largest rooms of unit tests with processes; `unit-rooms` has the others.
 LARGE_ROOMS := tests/control tests/native
 
+# Compiles for half a minute, so it does not run beside tests with bounds on time.
+CLIENT_WHEEL := tests/native/test_wheel.py
+
 STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 
 # Several parts at a time (`scripts/side_by_side.py`), on two cores. Each run of pytest has ports and directories of its own.
@@ -86,7 +89,7 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	$(call STEP,1 of 4,install the tests' needs: 1.6 GB at the first time)
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
 	$(call STEP,2 of 4,fetch the judges and check beside the compiled build: two minutes unless these sources were compiled before)
-	$(SIDE_BY_SIDE) compiled-build "judges check"
+	$(SIDE_BY_SIDE) compiled-build "java-archive check"
 	$(call STEP,3 of 4,the Kafka clients and Spark beside installations and the unit tests without processes)
 	$(SIDE_BY_SIDE) clients unit-spark "installation unit-pure"
 	$(call STEP,4 of 4,the system and the unit tests with processes and the crash and checker tests)
@@ -156,7 +159,7 @@ unit-pure: judges
 unit-processes: unit-native unit-control unit-rooms
 
 unit-native: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/native
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/native --ignore=$(CLIENT_WHEEL)
 
 unit-control: judges
 	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/control $(addprefix --ignore=,$(PURE))
@@ -165,7 +168,7 @@ unit-rooms: judges
 	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE) $(LARGE_ROOMS) tests/installation)
 
 installation: judges ## each kind of installation, made by pip
-	$(PYTEST) -q -m "not slow" tests/installation
+	$(PYTEST) -q -m "not slow" tests/installation $(CLIENT_WHEEL)
 
 system: judges ## the system, crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))
@@ -199,6 +202,10 @@ checker: $(VENV)/.installed-test ## random faults under load on the compiled bui
 
 judges: $(VENV)/.installed-test
 	@scripts/install-judges.sh
+
+# With it a JVM starts in a third of the processor time. Whoever tests without it makes it, too.
+java-archive: judges
+	@$(BIN)/python -m tests.support.java_archive
 
 reformat: $(VENV)/.installed-test ## format the sources
 	$(BIN)/ruff check --quiet --fix

@@ -109,7 +109,9 @@ def read(broker: Appliance) -> list[bytes | None]:
             assert message is not None, f"nothing after offset {at} of {end}"
             assert not message.error(), message.error()
             found.append(message.value())
-            at = message.offset() + 1
+            offset = message.offset()
+            assert offset is not None
+            at = offset + 1
     finally:
         consumer.close()
     return found
