@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients judges java-archive reformat
+.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ SYSTEM_D_K := $(wildcard tests/system/test_[d-k]*.py)
 SYSTEM_L_R := $(wildcard tests/system/test_[l-r]*.py)
 SYSTEM_S_Z := $(filter-out $(SYSTEM_A_C) $(SYSTEM_D_K) $(SYSTEM_L_R),$(wildcard tests/system/test_*.py))
 
+# Two halves of the client tests, for the gate; `clients` runs both, or one client's.
+CLIENTS_A_J := $(wildcard tests/clients/test_[a-j]*.py)
+CLIENTS_K_Z := $(filter-out $(CLIENTS_A_J),$(wildcard tests/clients/test_*.py))
+
 # The two largest rooms of unit tests with processes; `unit-rooms` has the others.
 LARGE_ROOMS := tests/control tests/native
 
@@ -91,7 +95,7 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	$(call STEP,2 of 4,fetch the judges and check beside the compiled build: two minutes unless these sources were compiled before)
 	$(SIDE_BY_SIDE) compiled-build "java-archive check"
 	$(call STEP,3 of 4,the Kafka clients and Spark beside installations and the unit tests without processes)
-	$(SIDE_BY_SIDE) clients unit-spark "installation unit-pure"
+	$(SIDE_BY_SIDE) --at-once 3 clients-k-z clients-a-j unit-spark unit-pure installation
 	$(call STEP,4 of 4,the system and the unit tests with processes and the crash and checker tests)
 	$(SIDE_BY_SIDE) --at-once 4 unit-native system-s-z system-a-c system-d-k system-l-r crash unit-control unit-rooms
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
@@ -193,6 +197,12 @@ unit-spark: judges ## the Spark tests, on the compiled build
 
 clients: judges ## the client tests, on the compiled build; CLIENT=kcat SLOTS=3
 	APPLIANCE_SLOTS=$(SLOTS) $(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+
+clients-a-j: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(CLIENTS_A_J)
+
+clients-k-z: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(CLIENTS_K_Z)
 
 # Random faults under load by hand; seed and faults are told, and what was found: `make checker MINUTES=60 SLOTS=3`.
 MINUTES ?= 5

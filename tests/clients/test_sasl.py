@@ -19,6 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.wire import PATIENCE_S, free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
@@ -60,7 +61,7 @@ class Scene:
             name, value = line.split(" = ", 1)
             settings[name.strip('"')] = json.loads(value)
         settings["listeners"].append(f"SASL_PLAINTEXT://127.0.0.1:{self.port + 2}")
-        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
+        self.broker = Appliance(directory / "data", port=self.port, settings={**settings, **QUICK_GROUPS})
         self.addresses = {
             "SASL_SSL": f"localhost:{self.port + 1}",
             "SASL_PLAINTEXT": f"localhost:{self.port + 2}",

@@ -17,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.wire import PATIENCE_S, free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
@@ -48,7 +49,7 @@ class Scene:
             assert isinstance(read, list)
             settings[name.strip('"')] = read if value.startswith("[") else read[0]
         assert settings["ssl.client.auth"] == "required"
-        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
+        self.broker = Appliance(directory / "data", port=self.port, settings={**settings, **QUICK_GROUPS})
         self.address = f"localhost:{self.port + 1}"
 
     def sh(self, script: str) -> str:

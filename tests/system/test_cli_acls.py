@@ -10,6 +10,7 @@ import pytest
 from tests.cli.command import Outcome, appliance
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 
 COMMAND = "org.apache.kafka.tools.AclCommand"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -28,7 +29,11 @@ REMOVED = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     running = Appliance(
         tmp_path_factory.mktemp("acls") / "data",
-        settings={"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"},
+        settings={
+            **QUICK_GROUPS,
+            "authorizer.class.name": AUTHORIZER,
+            "allow.everyone.if.no.acl.found": "true",
+        },
     )
     running.start()
     try:

@@ -13,13 +13,13 @@ import pytest
 
 from tests.cli.command import Outcome, appliance
 from tests.support.broker import Broker
-from tests.support.judge import running_broker
+from tests.support.judge import QUICK_GROUPS, running_broker
 from tests.support.wire import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("tools") / "data") as started:
+    with running_broker(tmp_path_factory.mktemp("tools") / "data", QUICK_GROUPS) as started:
         yield started
 
 

@@ -32,6 +32,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.sasl.scram_credential import NUMBERS
 from tests.cli.command import appliance
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.pki import Authority
 from tests.support.sasl_wire import (
     CLOSED,
@@ -67,6 +68,7 @@ class Scene:
             directory / "data",
             port=self.port,
             settings={
+                **QUICK_GROUPS,
                 "listeners": [
                     f"PLAINTEXT://127.0.0.1:{self.port}",
                     f"SASL_PLAINTEXT://127.0.0.1:{self.sasl_port}",

@@ -49,7 +49,12 @@ class Secure:
     def start(self) -> None:
         command = [sys.executable, "-m", "appliance", "serve", "--secure"]
         self._process = subprocess.Popen(
-            [*command, "--data-dir", str(self.data_dir), "--port", str(self.port), *self._arguments],
+            [
+                *command,
+                *("--data-dir", str(self.data_dir), "--port", str(self.port)),
+                "--set=group.initial.rebalance.delay.ms=0",
+                *self._arguments,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

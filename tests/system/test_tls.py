@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.pki import Authority, Issued
 from tests.support.wire import PATIENCE_S, ConnectionEnded, WireSocket, free_ports
 from tests.system.acked_load import create
@@ -36,6 +37,7 @@ class Scene:
             directory / "data",
             port=self.port,
             settings={
+                **QUICK_GROUPS,
                 "listeners": [f"PLAINTEXT://127.0.0.1:{self.port}", f"SSL://127.0.0.1:{self.tls_port}"],
                 "ssl.certificate.file": str(self.server.certificate),
                 "ssl.key.file": str(self.server.key),
