@@ -171,12 +171,13 @@ def test_a_failure_that_speaks_of_lost_records_has_no_second_try(tmp_path: Path)
 
 
 SYSTEM: Final = tuple(f"system-{letters}" for letters in ("a-c", "d-k", "l-r", "s-z"))
+CLIENTS: Final = ("clients-a-j", "clients-k-z")
 WITH_PROCESSES: Final = (
     "unit-native",
     "unit-control",
     "unit-rooms",
     "unit-spark",
-    "clients",
+    *CLIENTS,
     *SYSTEM,
     "crash",
 )
