@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-first system-rest crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,27 +65,39 @@ QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delaye
 SHIPPED  := $(addprefix tests/,checker clients crash spark system)
 COMPILED := scripts/on-compiled.sh $(PYTEST) --import-mode=append
 
-# The system tests wait for most of their time. They are two targets, so that a half of them can be run alone.
-SYSTEM_FIRST := $(wildcard tests/system/test_[a-p]*.py)
-SYSTEM_REST  := $(filter-out $(SYSTEM_FIRST),$(wildcard tests/system/test_*.py))
+# The system tests wait for most of their time. They are several targets, so that these can run side by side, or alone.
+SYSTEM_A_C := $(wildcard tests/system/test_[a-c]*.py)
+SYSTEM_D_K := $(wildcard tests/system/test_[d-k]*.py)
+SYSTEM_L_R := $(wildcard tests/system/test_[l-r]*.py)
+SYSTEM_S_Z := $(filter-out $(SYSTEM_A_C) $(SYSTEM_D_K) $(SYSTEM_L_R),$(wildcard tests/system/test_*.py))
+
+# Two halves of the client tests, for the gate; `clients` runs both, or one client's.
+CLIENTS_A_J := $(wildcard tests/clients/test_[a-j]*.py)
+CLIENTS_K_Z := $(filter-out $(CLIENTS_A_J),$(wildcard tests/clients/test_*.py))
+
+# The two largest rooms of unit tests with processes; `unit-rooms` has the others.
+LARGE_ROOMS := tests/control tests/native
+
+# Compiles for half a minute, so it does not run beside tests with bounds on time.
+CLIENT_WHEEL := tests/native/test_wheel.py
 
 STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 
-# Two lanes at a time, for two cores (`scripts/side_by_side.py`). Step 3 computes and has no bounds on time to keep: the
-# checks, the tests that wait for nothing, installations by pip, and the clients and Spark, each with a broker of its own.
-# Step 4 keeps bounds and mostly waits, so nothing that computes runs beside it. Each run of pytest has ports and
-# directories of its own.
+# Several parts at a time (`scripts/side_by_side.py`), on two cores. Each run of pytest has ports and directories of its own.
+# Steps 2 and 3 compute and have no bounds on time to keep: checks, the tests that wait for nothing, installations by pip,
+# and the clients and Spark, each with a broker of its own. The parts of step 4 keep bounds, use a quarter of a core each
+# and wait for the rest of their time: four at a time, and nothing that computes runs beside them. Longest first.
 SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
 
-test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 30 minutes
+test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 25 minutes
 	$(call STEP,1 of 4,install the tests' needs: 1.6 GB at the first time)
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
-	$(call STEP,2 of 4,fetch the judges beside the compiled build: one to two minutes unless these sources were compiled before)
-	$(SIDE_BY_SIDE) judges compiled-build
-	$(call STEP,3 of 4,checks and the unit tests without processes and Spark beside the Kafka clients and installations)
-	$(SIDE_BY_SIDE) "check unit-pure unit-spark" "clients installation"
-	$(call STEP,4 of 4,the system beside the unit tests with processes and the crash and checker tests)
-	$(SIDE_BY_SIDE) "system-first system-rest" "unit-processes crash"
+	$(call STEP,2 of 4,fetch the judges and check beside the compiled build: two minutes unless these sources were compiled before)
+	$(SIDE_BY_SIDE) compiled-build "java-archive check"
+	$(call STEP,3 of 4,the Kafka clients and Spark beside installations and the unit tests without processes)
+	$(SIDE_BY_SIDE) --at-once 3 clients-k-z clients-a-j unit-spark unit-pure installation
+	$(call STEP,4 of 4,the system and the unit tests with processes and the crash and checker tests)
+	$(SIDE_BY_SIDE) --at-once 4 unit-native system-s-z system-a-c system-d-k system-l-r crash unit-control unit-rooms
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -148,20 +160,34 @@ quick: $(VENV)/.installed-test ## unit tests that need no process, in about a mi
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
 
-unit-processes: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE) tests/installation)
+unit-processes: unit-native unit-control unit-rooms
+
+unit-native: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/native --ignore=$(CLIENT_WHEEL)
+
+unit-control: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/control $(addprefix --ignore=,$(PURE))
+
+unit-rooms: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE) $(LARGE_ROOMS) tests/installation)
 
 installation: judges ## each kind of installation, made by pip
-	$(PYTEST) -q -m "not slow" tests/installation
+	$(PYTEST) -q -m "not slow" tests/installation $(CLIENT_WHEEL)
 
 system: judges ## the system, crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))
 
-system-first: judges
-	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_FIRST)
+system-a-c: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_A_C)
 
-system-rest: judges
-	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_REST)
+system-d-k: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_D_K)
+
+system-l-r: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_L_R)
+
+system-s-z: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_S_Z)
 
 crash: judges ## the crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/crash tests/checker
@@ -172,6 +198,12 @@ unit-spark: judges ## the Spark tests, on the compiled build
 clients: judges ## the client tests, on the compiled build; CLIENT=kcat SLOTS=3
 	APPLIANCE_SLOTS=$(SLOTS) $(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
 
+clients-a-j: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(CLIENTS_A_J)
+
+clients-k-z: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(CLIENTS_K_Z)
+
 # Random faults under load by hand; seed and faults are told, and what was found: `make checker MINUTES=60 SLOTS=3`.
 MINUTES ?= 5
 
@@ -180,6 +212,10 @@ checker: $(VENV)/.installed-test ## random faults under load on the compiled bui
 
 judges: $(VENV)/.installed-test
 	@scripts/install-judges.sh
+
+# With it a JVM starts in a third of the processor time. Whoever tests without it makes it, too.
+java-archive: judges
+	@$(BIN)/python -m tests.support.java_archive
 
 reformat: $(VENV)/.installed-test ## format the sources
 	$(BIN)/ruff check --quiet --fix

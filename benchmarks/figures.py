@@ -266,6 +266,38 @@ def _local_reading(case: str) -> Iterator[Figure]:
         yield Figure(f"{case}.{name}_reader_cpu_s_per_gb", f"{title}: reader's processor", "CPU s/GB", LESS)
 
 
+def _secure() -> Iterator[Figure]:
+    """What TLS, SASL and ACLs cost."""
+    for way, title in (("plain", "plain TCP"), ("tls", "TLS 1.3")):
+        more = (Goal(1, beside="kafka"),) if way == "tls" else ()
+        ahead = (KAFKA_AHEAD,) if way == "tls" else ()
+        yield Figure(f"tls_latency.{way}_p50_us", f"one record, {title}: p50", "µs", LESS, ahead)
+        for to in ("in", "out"):
+            title_of, case = f"1 KiB records {to}, {title}", "tls_throughput_1k"
+            yield Figure(f"{case}.{way}_{to}_mb_s", title_of, "MB/s", MORE, more)
+            yield Figure(
+                f"{case}.{way}_{to}_cpu_s_per_gb", f"{title_of}: broker's processor", "CPU s/GB", LESS
+            )
+    yield Figure("tls_handshakes.handshakes_s", "full TLS handshakes", "1/s", MORE)
+    yield Figure(
+        "tls_handshakes.broker_cpu_us", "a full TLS handshake: broker's processor", "CPU s/million", LESS
+    )
+    for way, title in (("sasl", "SASL"), ("sasl_tls", "SASL over TLS")):
+        yield Figure(
+            f"idle_authenticated.{way}_kb_per_connection",
+            f"idle connection that has authenticated, {title}",
+            "KB",
+            LESS,
+            (Goal(60),),
+        )
+    for acls in (0, 100, 10_000):
+        title = f"one record a request, 64 connections, {acls:,} ACLs"
+        yield Figure(f"acls.acls_{acls}_requests_s", title, "1/s", MORE)
+        yield Figure(
+            f"acls.acls_{acls}_cpu_us_per_request", f"{title}: broker's processor", "CPU s/million", LESS
+        )
+
+
 def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
     return (
         Figure(f"{case}.all_join_s", f"{title}: all join at once", "s", LESS),
@@ -442,6 +474,7 @@ FIGURES: tuple[Figure, ...] = (
         ),
         mock=True,
     ),
+    *_under("secure", "", _secure(), mock=True),
     Figure(
         "slots/throughput_1k.in_of_one_slot",
         "3 slots: in, 1 KiB, acks=all, three replicas: beside acks=1 on one slot",

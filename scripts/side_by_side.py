@@ -1,8 +1,9 @@
 """Run steps of the gate side by side, each with its output kept apart.
 
-usage: scripts/side_by_side.py "check unit-spark" "unit-pure clients"
+usage: scripts/side_by_side.py [--at-once N] "check unit-spark" "unit-pure clients"
 
-Each argument is a lane: targets of the Makefile that run one after the other. The lanes run at the same time.
+Each argument is a lane: targets of the Makefile that run one after the other. The lanes run at the same time, or N of
+them: then the next step is the first one that waits, by the order of the lanes, so the longest belong to the front.
 
     a step ends well      its output is printed whole, under a headline with its time
     a step fails          one line says so at once; its output is printed at the end, behind all others. No further step
@@ -16,6 +17,7 @@ that falls behind holds nobody up.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import signal
@@ -114,8 +116,9 @@ class Step:
 class Lanes:
     """The steps that wait, run and have failed."""
 
-    def __init__(self, lanes: Sequence[Sequence[str]]) -> None:
+    def __init__(self, lanes: Sequence[Sequence[str]], *, at_once: int) -> None:
         self.is_interrupted = False
+        self._at_once = at_once
         self._waiting = [list(lane) for lane in lanes]
         self._running: dict[int, Step] = {}
         self._failed: list[Step] = []
@@ -146,7 +149,8 @@ class Lanes:
 
     def _begin(self) -> None:
         for number, lane in enumerate(self._waiting):
-            if number not in self._running and lane and not self._failed:
+            has_place = len(self._running) < self._at_once and number not in self._running
+            if has_place and lane and not self._failed:
                 self._running[number] = Step.begun(lane.pop(0))
 
     def _look(self) -> None:
@@ -187,11 +191,19 @@ def show(step: Step, how: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    lanes = [argument.split() for argument in arguments]
-    if not lanes or not all(lanes):
-        print(__doc__, file=sys.stderr)
-        return 2
-    steps = Lanes(lanes)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("lanes", nargs="+", metavar="LANE", help="targets that run one after the other")
+    parser.add_argument(
+        "--at-once", type=int, metavar="N", help="run so many lanes at a time; all by default"
+    )
+    asked = parser.parse_args(arguments)
+    lanes = [lane.split() for lane in asked.lanes]
+    at_once = len(lanes) if asked.at_once is None else asked.at_once
+    if not all(lanes) or at_once < 1:
+        parser.error("a lane without a target, or none at once")
+    steps = Lanes(lanes, at_once=at_once)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, steps.interrupt)
     return steps.run()

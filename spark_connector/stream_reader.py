@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +46,17 @@ def stop_on_sigterm() -> None:
     """
     is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_worker() and is_default and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, _end_once)
+
+
+def _end_once(_number: int, _frame: FrameType | None) -> None:
+    """End by SystemExit, and ignore further signals of the kind.
+
+    Spark's `PythonStreamingSourceRunner.stop` sends two: one for the worker, one as it stops the worker's factory. The
+    second one would interrupt `StreamReader.stop` before the lease is released.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -19,6 +19,7 @@ from benchmarks.cases import CASES
 from benchmarks.cases.case import Scale
 from benchmarks.figures import FIGURES
 from benchmarks.load import lanes
+from benchmarks.load.ways import Meter
 from benchmarks.machine import GIB
 from benchmarks.places import ROOT
 from benchmarks.plan import Plan
@@ -101,7 +102,7 @@ def test_the_harness_holds_no_more_memory_than_its_cases_are_lent() -> None:
 
 
 def test_the_broker_s_processor_time_of_a_meter_is_that_of_its_turns() -> None:
-    meter = lanes.Meter([os.getpid()])
+    meter = Meter([os.getpid()])
     assert meter.seconds == 0.0
     meter.start()
     before = proc.sample([os.getpid()])

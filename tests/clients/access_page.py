@@ -12,6 +12,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.wire import PATIENCE_S
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "access.md"
@@ -46,7 +47,7 @@ class PageScene:
         settings = settings_of(text.replace("9192", str(port + 1)).replace("9092", str(port)))
         settings["listeners"] += more_listeners
         self.settings = settings
-        self.broker = Appliance(directory / "data", port=port, settings=settings)
+        self.broker = Appliance(directory / "data", port=port, settings={**QUICK_GROUPS, **settings})
 
     def sh(self, script: str) -> str:
         program = f"{sys.executable} -m appliance"

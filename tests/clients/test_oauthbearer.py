@@ -27,6 +27,7 @@ from tests.clients.access_page import PAGE, example, play, settings_of
 from tests.support.apache_kafka import java
 from tests.support.broker import Appliance
 from tests.support.identity_provider import ISSUER, IdentityProvider, SigningKey, good_claims, key_set
+from tests.support.judge import QUICK_GROUPS
 from tests.support.pki import Authority
 from tests.support.wire import free_ports
 
@@ -61,7 +62,7 @@ class Scene:
         settings["authorizer.class.name"] = AUTHORIZER
         settings["super.users"] = "User:alice;User:ANONYMOUS"
         assert settings["sasl.oauthbearer.expected.audience"] == ["logs"]
-        self.broker = Appliance(directory / "data", port=self.port, settings=settings)
+        self.broker = Appliance(directory / "data", port=self.port, settings={**settings, **QUICK_GROUPS})
 
     def token(self, **changed: Any) -> str:
         return ONE.token(good_claims(**{"aud": "logs", **changed}))

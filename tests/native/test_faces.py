@@ -29,6 +29,7 @@ from appliance_client.errors import (
 )
 from appliance_client.kernel import partition_of_key
 from tests.native.transports import TRANSPORTS, served_on_all
+from tests.support.judge import QUICK_GROUPS
 
 PATIENCE_S = 60.0
 _numbers = count(1)
@@ -37,7 +38,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Where one broker is reached, by transport."""
-    with served_on_all(tmp_path_factory.mktemp("n"), {"group.initial.rebalance.delay.ms": 0}) as served:
+    with served_on_all(tmp_path_factory.mktemp("n"), QUICK_GROUPS) as served:
         yield served
 
 

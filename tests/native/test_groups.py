@@ -20,6 +20,7 @@ from appliance.protocol.apis.leave_group import LeaveGroupRequest, MemberIdentit
 from appliance_client import Admin, Consumer, Producer, RebalanceListener, TopicPartition, aio
 from appliance_client.errors import CommitFailedError
 from tests.native.transports import served_on_all
+from tests.support.judge import QUICK_GROUPS
 from tests.support.wire import WireSocket
 from tests.system.raw import ask
 
@@ -30,7 +31,7 @@ _numbers = count(1)
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Where one broker is reached, by transport."""
-    with served_on_all(tmp_path_factory.mktemp("g"), {"group.initial.rebalance.delay.ms": 0}) as served:
+    with served_on_all(tmp_path_factory.mktemp("g"), QUICK_GROUPS) as served:
         yield served
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from spark_connector.options import read_options
 from spark_connector.scan import scan
 from spark_connector.stream_query import StreamQuery
 from spark_connector.views import count_records, plan_view
+from tests.cli.command import environment
 from tests.log.batches import batch_of
 from tests.spark.logs import filled, make_log, publish
 
@@ -232,6 +235,44 @@ def test_a_stream_that_was_stopped_on_its_way_holds_the_rest_for_a_restart(tmp_p
     again.next(end)
     assert files(tmp_path) == [path]
     assert json.loads(path.read_bytes())["ttl_ms"] == leases.STREAM_TTL_MS
+
+
+STOPPED_TWICE = """
+import os, signal, sys
+from importlib.machinery import ModuleSpec
+
+sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.sql.streaming.python_streaming_source_runner", None)
+from spark_connector.columns import TYPES, Columns, schema_of
+from spark_connector.options import read_options
+from spark_connector.stream_reader import StreamReader
+
+options = read_options({"path": sys.argv[1], "subscribe": "orders", "startingOffsets": "latest"}, streaming=True)
+reader = StreamReader(options, Columns.of(schema_of(tuple(TYPES))))
+try:
+    start = reader.initialOffset()
+    reader.latestOffset(start, reader.getDefaultReadLimit())
+    reader.latestOffset(start, reader.getDefaultReadLimit())
+    print("ready", flush=True)
+    signal.pause()
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+    reader.stop()
+"""
+"""A stream's process of the driver; the second signal comes when it has begun to stop."""
+
+
+def test_a_stream_that_spark_stops_with_two_signals_releases_its_lease(tmp_path: Path) -> None:
+    """Spark sends one to the worker, and one when it stops the factory of workers."""
+    filled(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED_TWICE, tmp_path], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert len(files(tmp_path)) == 1
+    process.terminate()
+    assert process.wait(30) == 0
+    assert not files(tmp_path)
 
 
 def test_a_stream_keeps_its_lease_though_no_trigger_comes(tmp_path: Path) -> None:

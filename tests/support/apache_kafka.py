@@ -6,10 +6,12 @@ import hashlib
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Final
+from uuid import uuid4
 
 from tests.support.broker import BrokerFailed, Output, end_with_the_test_runner
 from tests.support.wire import answers_api_versions, free_ports
@@ -18,10 +20,13 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 LIBS: Final = REPOSITORY / ".cache" / "kafka" / "libs"
 CLASSES: Final = REPOSITORY / ".cache" / "java-driver"
 INSTALL: Final = REPOSITORY / "scripts" / "install-kafka.sh"
+ARCHIVE: Final = REPOSITORY / ".cache" / "java-archive" / "kafka.jsa"
 START_TIMEOUT_S: Final = 120.0
 
-# kafka-server-start.sh's JVM options, with a heap that leaves room on a small machine.
-JVM: Final = ("-Xmx768m", "-Xms256m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+# kafka-server-start.sh's JVM options, with a heap that leaves room on a small machine. A broker that lives for a minute
+# gains nothing from the second compiler, which costs half of its start.
+JVM: Final = ("-Xmx768m", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+TOOL_JVM: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class ApacheKafka:
@@ -83,9 +88,15 @@ class ApacheKafka:
         install()
         properties = self._write_properties()
         if not (self.data_dir / "log" / "meta.properties").exists():
-            identity = tool("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
-            tool("kafka.tools.StorageTool", "format", "--standalone", "-t", identity, "-c", str(properties))
-        return [*java(*JVM, f"-Dkafka.logs.dir={self.data_dir}"), "kafka.Kafka", str(properties)]
+            arguments = ("format", "--standalone", "-t", _random_uuid(), "-c", str(properties))
+            self._run_tool("kafka.tools.StorageTool", *arguments)
+        return [*self._java(*JVM, f"-Dkafka.logs.dir={self.data_dir}"), "kafka.Kafka", str(properties)]
+
+    def _java(self, *options: str) -> list[str]:
+        return java(*options)
+
+    def _run_tool(self, name: str, *arguments: str) -> None:
+        tool(name, *arguments)
 
     def stop(self) -> None:
         """SIGTERM; does nothing when it is not running."""
@@ -147,12 +158,37 @@ def install() -> None:
 
 
 def java(*options: str, classes: Path | None = None, more: Path | None = None) -> list[str]:
-    """The start of a command line that runs a class of Kafka's jars, or of `classes` on top of them; `more` jars."""
+    """The start of a command line that runs a class of Kafka's jars, or of `classes` besides them; `more` jars.
+
+    Kafka's jars come first, because a JVM uses the archive of their classes only then.
+    """
+    return command(
+        *_archive(), *options, behind=[*([classes] if classes else []), *([more / "*"] if more else [])]
+    )
+
+
+def command(*options: str, behind: Sequence[Path] = ()) -> list[str]:
+    """As `java`, from the jars themselves, with more places behind them on the class path."""
     install()
     configuration = Path(__file__).with_name("log4j2.properties")
-    path = f"{LIBS}/*" if classes is None else f"{classes}:{LIBS}/*"
-    path = path if more is None else f"{path}:{more}/*"
+    path = ":".join(map(str, (LIBS / "*", *behind)))
     return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", path]
+
+
+@cache
+def _archive() -> Sequence[str]:
+    """The option for the archive of Kafka's classes, which the first one who asks makes."""
+    from tests.support.java_archive import make
+
+    make()
+    return [f"-XX:SharedArchiveFile={ARCHIVE}"] if ARCHIVE.exists() else []
+
+
+def _random_uuid() -> str:
+    """A cluster's id as Kafka writes it: never with a dash at its begin, which would look like an option."""
+    while (text := urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
 
 
 @cache
@@ -171,7 +207,7 @@ def compiled(source: Path, more: Path | None = None) -> Path:
 def tool(name: str, *arguments: str) -> str:
     """Runs one of Kafka's command line tools and returns what it printed."""
     done = subprocess.run(
-        [*java("-Xmx256m", "-XX:TieredStopAtLevel=1"), name, *arguments],
+        [*java(*TOOL_JVM), name, *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -23,6 +23,13 @@ ENDS_AT_ONCE: Final[Mapping[str, object]] = (
 )
 """Kafka looks for transactions whose time is over every ten seconds, the appliance has a timer for each."""
 
+QUICK_GROUPS: Final[Mapping[str, object]] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.min.heartbeat.interval.ms": 300,
+    "group.consumer.heartbeat.interval.ms": 300,
+}
+"""Settings for a broker whose groups need not wait: members of the consumer protocol hear of each other sooner."""
+
 
 def make_broker(data_dir: Path, settings: Mapping[str, object] | None = None) -> Broker:
     """A broker of the chosen kind, not yet started."""

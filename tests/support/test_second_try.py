@@ -170,22 +170,61 @@ def test_a_failure_that_speaks_of_lost_records_has_no_second_try(tmp_path: Path)
     assert "rerun" not in output
 
 
-def test_the_gate_asks_for_one_second_try_and_test_all_for_none() -> None:
-    def commands(target: str) -> str:
-        bare = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        return subprocess.run(
-            ["make", "--dry-run", target],
-            cwd=REPOSITORY,
-            env=bare,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+SYSTEM: Final = tuple(f"system-{letters}" for letters in ("a-c", "d-k", "l-r", "s-z"))
+CLIENTS: Final = ("clients-a-j", "clients-k-z")
+WITH_PROCESSES: Final = (
+    "unit-native",
+    "unit-control",
+    "unit-rooms",
+    "unit-spark",
+    *CLIENTS,
+    *SYSTEM,
+    "crash",
+)
+PARTS: Final = ("unit-pure", "installation", *WITH_PROCESSES)
+"""What the gate runs of the tests."""
 
+
+def commands(target: str) -> str:
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(
+        ["make", "--dry-run", target],
+        cwd=REPOSITORY,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_the_gate_asks_for_one_second_try_and_test_all_for_none() -> None:
     gate = commands("test")
-    for step in ("unit-processes", "unit-spark", "clients", "system-first", "system-rest", "crash"):
-        assert step in gate
-        assert " ".join(GATE) in commands(step)
+    for part in PARTS:
+        assert part in gate
+    for part in WITH_PROCESSES:
+        assert " ".join(GATE) in commands(part)
     everything = commands("test-all")
     assert "pytest" in everything
     assert "--reruns" not in everything
+
+
+def test_each_test_is_in_one_part_of_the_gate() -> None:
+    """By file, since the parts choose files and folders."""
+    files = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "tests").rglob("test_*.py")}
+    parts = {part: run_by(part, files) for part in PARTS}
+    found = {file: [part for part, has in parts.items() if file in has] for file in files}
+    assert {file: names for file, names in found.items() if len(names) != 1} == {}
+
+
+def run_by(part: str, files: set[Path]) -> set[Path]:
+    """The files of tests that a part runs, by the arguments of its pytest."""
+    (line,) = [line for line in commands(part).splitlines() if " -m pytest " in line]
+    words = line.split()
+    ignored = [Path(word.removeprefix("--ignore=")) for word in words if word.startswith("--ignore=")]
+    named = [Path(word) for word in words if word.startswith("tests/")] or [Path("tests")]
+    return {
+        file
+        for file in files
+        if any(file.is_relative_to(each) for each in named)
+        and not any(file.is_relative_to(each) for each in ignored)
+    }

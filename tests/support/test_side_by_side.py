@@ -17,11 +17,13 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "side_by_side.py"
 
 STEPS = """
 one:
-\t@echo one begins; while [ ! -e two-ran ]; do sleep 0.01; done; echo one ends
+\t@touch one-runs; echo one begins; while [ ! -e two-ran ]; do sleep 0.01; done; echo one ends
 two:
 \t@echo two; touch two-ran
 three:
 \t@echo three
+counted:
+\t@touch $@-$$$$; ls counted-* one-runs 2>/dev/null | wc -l | sed 's/$$/ run/'; rm $@-$$$$
 broken:
 \t@echo why it is broken; false
 long:
@@ -62,6 +64,21 @@ def test_lanes_run_beside_each_other_and_each_step_speaks_by_itself(tmp_path: Pa
     assert "one begins\none ends\n" in output, (
         "in one piece, though another step ran and spoke between the two"
     )
+
+
+def test_so_many_lanes_run_at_once_and_the_next_one_begins_when_one_ends(tmp_path: Path) -> None:
+    code, output = ran(tmp_path, "--at-once", "2", "one", "counted", "counted", "two")
+    assert code == 0, output
+    assert [line for line in output.splitlines() if line.endswith(" run")] == ["2 run", "2 run"]
+    order = place(output, "== counted: passed", "one begins\none ends\n")
+    assert order == sorted(order), "the first lane waits for what the last one does"
+
+
+@pytest.mark.parametrize("lanes", [[], [""], ["one", " "], ["--at-once", "0", "one"]])
+def test_lanes_that_make_no_sense_are_refused(tmp_path: Path, lanes: list[str]) -> None:
+    code, output = ran(tmp_path, *lanes)
+    assert code == 2
+    assert "usage: " in output
 
 
 def test_a_step_that_fails_is_named_at_once_and_its_output_is_the_last(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.cli.command import Outcome, appliance
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 
 
 class Command:
@@ -36,7 +37,7 @@ class Command:
 @contextmanager
 def served(name: str, directory: Path, **settings: object) -> Iterator[Command]:
     """The command beside a broker of its own."""
-    broker = Appliance(directory / "data", settings=settings)
+    broker = Appliance(directory / "data", settings={**QUICK_GROUPS, **settings})
     broker.start()
     try:
         yield Command(name, broker)

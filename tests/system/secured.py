@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.pki import Authority
 from tests.support.wire import PATIENCE_S
 
@@ -32,6 +33,7 @@ class SecuredScene:
             directory / "data",
             port=port,
             settings={
+                **QUICK_GROUPS,
                 "listeners": listeners,
                 "ssl.certificate.file": str(self.server.certificate),
                 "ssl.key.file": str(self.server.key),

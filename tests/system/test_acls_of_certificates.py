@@ -13,6 +13,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.pki import Authority
 from tests.support.wire import free_ports
 
@@ -36,6 +37,7 @@ class Scene:
             directory / "data",
             port=plain,
             settings={
+                **QUICK_GROUPS,
                 "listeners": [f"PLAINTEXT://127.0.0.1:{plain}", f"SSL://127.0.0.1:{self.port}"],
                 "ssl.certificate.file": str(server.certificate),
                 "ssl.key.file": str(server.key),

@@ -5,21 +5,51 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from uuid import uuid4
 
 import pytest
 
 from tests.cli.command import Outcome, appliance
 from tests.support.broker import Broker
-from tests.support.judge import running_broker
+from tests.support.judge import QUICK_GROUPS, running_broker
+from tests.support.wire import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("tools") / "data") as started:
+    with running_broker(tmp_path_factory.mktemp("tools") / "data", QUICK_GROUPS) as started:
         yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tls_peer() -> Iterator[Future[tuple[list[bytes], int]]]:
+    """What a peer that answers nothing hears first from a command that is to speak TLS; and the command's exit code.
+
+    It runs beside the other tests, because librdkafka tries again for 30 s.
+    """
+
+    def first_bytes(server: socket.socket) -> list[bytes]:
+        found = []
+        server.settimeout(PATIENCE_S)
+        for _ in range(2):  # the first one only looks whether anybody listens
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(PATIENCE_S)
+                found.append(connection.recv(1))
+        return found
+
+    def both() -> tuple[list[bytes], int]:
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as hearing:
+            heard = hearing.submit(first_bytes, server)
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            arguments = ("-X", "security.protocol=SSL", "-X", "socket.timeout.ms=1000")
+            code = appliance("topics", "list", "-b", address, *arguments).code
+            return heard.result(), code
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(both)
 
 
 class Console:
@@ -133,20 +163,7 @@ def test_client_settings_come_from_flags_and_from_a_file(run: Console, tmp_path:
     assert (refused.code, "line 1" in refused.errors) == (2, True)
 
 
-def test_tls_is_spoken_where_it_is_asked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        first_bytes: list[bytes] = []
-
-        def accept() -> None:
-            for _ in range(2):  # the first one only looks whether anybody listens
-                connection, _ = server.accept()
-                with connection:
-                    first_bytes.append(connection.recv(1))
-
-        listening = Thread(target=accept, daemon=True)
-        listening.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        arguments = ("-X", "security.protocol=SSL", "-X", "socket.timeout.ms=1000")
-        assert appliance("topics", "list", "-b", address, *arguments).code == 1
-        listening.join(30)
+def test_tls_is_spoken_where_it_is_asked_for(tls_peer: Future[tuple[list[bytes], int]]) -> None:
+    first_bytes, code = tls_peer.result()
     assert first_bytes == [b"", b"\x16"], "a TLS handshake"
+    assert code == 1

@@ -21,6 +21,7 @@ from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
+from tests.support.judge import QUICK_GROUPS
 from tests.support.wire import WireSocket, free_ports
 from tests.system.acked_load import create, leaders
 from tests.system.raw import ask
@@ -42,6 +43,7 @@ class Scene:
             slots=SLOTS,
             port=port,
             settings={
+                **QUICK_GROUPS,
                 "listeners": [
                     f"INTERNAL://127.0.0.1:{port}",
                     f"EXTERNAL://127.0.0.1:{port + SLOTS}",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +104,7 @@ class Pair:
             },
         )
         self.judge = Judge(directory / "kafka")
+        self._sources = count(1)
 
     def start(self) -> None:
         self.ours.start()
@@ -115,13 +118,19 @@ class Pair:
                 assert told == [[("carol", 0, None)]]
 
     def both(self, conversation: Conversation, *, plain: bool = False) -> tuple[list[Any], list[Any]]:
-        """What ours and the judge do in a conversation."""
+        """What ours and the judge do in a conversation, which both have at the same time.
+
+        Each conversation comes from an address of its own, because failures from one address make it wait.
+        """
         ports = (self.ours.port, self.judge.port) if plain else (self.ours_port, self.judge.sasl_port)
-        told = []
-        for port in ports:
-            with WireSocket(port) as connection:
-                told.append(conversation(connection))
-        ours, judge = told
+        source = f"127.0.1.{next(self._sources)}"
+
+        def talk(port: int) -> list[Any]:
+            with WireSocket(port, source=source) as connection:
+                return conversation(connection)
+
+        with ThreadPoolExecutor(len(ports)) as pool:
+            ours, judge = pool.map(talk, ports)
         return ours, judge
 
     def stop(self) -> None:
