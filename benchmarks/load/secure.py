@@ -103,9 +103,8 @@ def latency(ways: dict[str, Way], topic: str, seconds: float, pids: list[int]) -
     """One request at a time; for each way its percentiles. `all`: how many were acknowledged."""
     request = produce(topic, plain_batch(1))
     taken: dict[str, list[int]] = {name: [] for name in ways}
-    acknowledged, until = 0, time.monotonic() + seconds * len(ways)
-    is_warm = False
-    while not is_warm or time.monotonic() < until:
+    acknowledged, turn, until = 0, 0, 0.0
+    while turn <= 1 or time.monotonic() < until:  # the first turn warms up
         for name, way in ways.items():
             some = []
             for _ in range(TURN_REQUESTS):
@@ -114,9 +113,10 @@ def latency(ways: dict[str, Way], topic: str, seconds: float, pids: list[int]) -
                 produced(bytes(way.receive()[0]), topic)
                 some.append(time.perf_counter_ns() - sent_at)
             acknowledged += len(some)
-            if is_warm:
+            if turn:
                 taken[name] += some
-        is_warm = True
+        turn += 1
+        until = until or time.monotonic() + seconds * len(ways)
     figures = {"all": {"acknowledged": float(acknowledged)}}
     for name, each in taken.items():
         cuts = statistics.quantiles(each, n=100)
