@@ -48,9 +48,11 @@ WORD_BYTES: Final = 8
 FLUSH_MS: Final = 250
 """How old the words are at most, while they change."""
 
-BUCKETS_NS: Final = tuple(
-    digit * 10**power for power in range(4, 10) for digit in (1, 2, 5) if digit * 10**power >= 50_000
-) + (10_000_000_000,)
+BUCKETS_NS: Final[tuple[int, ...]] = (
+    50_000,
+    *(digit * 10**power for power in range(5, 10) for digit in (1, 2, 5)),
+    10_000_000_000,
+)
 """Upper bounds of the buckets, in nanoseconds: 1-2-5 from 50 µs to 10 s."""
 
 APIS: Final = 128

@@ -11,7 +11,8 @@ write the row of another one. Behind the row, the page keeps what earlier lives 
 
 Before a new life clears the row, it adds the words of the life before to the sum of all lives before, in the bank that
 is not in use, and then writes `carried`: the generation up to which the bank counts, and the bank. A process that is
-killed in between leaves the sum as it was. So a total, which is the bank and the row of a later generation, never falls.
+killed in between leaves the sum as it was. So a total, which is the bank and the row of a later generation, never
+falls.
 
     byte    0        8        16       24       32       40       48       56       64
             ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐

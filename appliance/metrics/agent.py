@@ -9,8 +9,8 @@ shared memory. It runs only where `metrics.listener` is set.
     /metrics/kafka    Kafka's names (kafka_page.py)       /readyz     200 if every partition with a leader is served
                                                           /startupz   200 once the appliance has served
 
-A page is built at most every tenth of the time: one that took 20 ms is sent again for 200 ms. So scrapers, however many,
-take at most a tenth of a core.
+A page that took 20 ms to build is sent again for 200 ms. So scrapers, however many, take about a tenth of a core at
+most for each kind of page.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ FRESH_MIN_NS: Final = 50 * NS_PER_MS
 WINDOW_NS: Final = 60_000 * NS_PER_MS
 """Of idle shares."""
 QUANTILE_WINDOW_NS: Final = 300_000 * NS_PER_MS
+READER_NS: Final = 180_000 * NS_PER_MS
+"""For so long after a page was read, somebody may read the next one."""
 KEPT_EVERY_NS: Final = 30_000 * NS_PER_MS
 KEPT: Final = 10
 COMPLAINT_INTERVAL_MS: Final = 60_000
@@ -82,7 +84,8 @@ class MetricsAgent:
         )
         self._built: dict[tuple[str, bool], _Built] = {}
         self._page_ns = 0
-        self._next_round_ns = 0
+        self._read_ns = 0
+        self._has_rounds = False
         self._has_served = False
         self._idle: dict[RoleKind, deque[tuple[int, int]]] = {
             kind: deque() for kind in (RoleKind.NETPROC, RoleKind.IOPROC)
@@ -258,10 +261,17 @@ class MetricsAgent:
     # Groups
 
     def _ask_about_groups(self, now_ns: int) -> None:
-        """Begin a round, if it is time. Its result is on the next page."""
-        if self._settings.groups_max and now_ns >= self._next_round_ns and not self._groups.is_under_way:
-            self._next_round_ns = now_ns + self._settings.groups_interval_ms * NS_PER_MS
+        """A page was read. Its groups are those of the last round, and the next rounds follow by themselves."""
+        self._read_ns = now_ns
+        if self._settings.groups_max and not self._has_rounds:
+            self._has_rounds = True
+            self._next_round()
+
+    def _next_round(self) -> None:
+        self._has_rounds = self._clock.monotonic_ns() - self._read_ns < READER_NS
+        if self._has_rounds:
             self._groups.begin()
+            self._process.after_ms(self._settings.groups_interval_ms, self._next_round)
 
     # The supervisor and the peers
 

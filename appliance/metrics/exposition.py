@@ -4,8 +4,8 @@ r"""Series as text: Prometheus 0.0.4 and OpenMetrics 1.0.
     # TYPE appliance_requests_total counter
     appliance_requests_total{api="Produce"} 17
 
-OpenMetrics names a counter's family without `_total`, adds the unit, and ends with `# EOF`. In label values `\`, `"` and
-line feeds are escaped. Client libraries exist; docs/metrics.md says why the broker does not collect with one.
+OpenMetrics names a counter's family without `_total`, adds the unit, and ends with `# EOF`. In label values `\`, `"`
+and line feeds are escaped. Client libraries exist; docs/metrics.md says why the broker does not collect with one.
 
 Source: prometheus.io/docs/instrumenting/exposition_formats; OpenMetrics 1.0.0 (RFC draft).
 """
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Series of one name. A counter's name ends with `_total`, and a name with a unit ends with the unit before that."""
+    """Series of one name. A counter's name ends with `_total`; a name with a unit ends with the unit before that."""
 
     name: str
     kind: Kind
@@ -118,7 +118,7 @@ class Page:
                 self._lines.append(f'{text}"}} {value}')
 
     def add_sum(self, value: Value) -> None:
-        """Write a sample without labels of a family that has some, as Kafka's exporters do for the sum of all topics."""
+        """Write a sample without labels of a family that has some: with Kafka's exporters, the sum of all topics."""
         self._lines.append(f"{self._family.name} {value}")
 
     def gauge(self, family: Family, samples: Iterable[tuple[Value, Sequence[str]]]) -> None:

@@ -1,7 +1,7 @@
 """Every name of the page `/metrics`, with its type, labels, unit and sentence; docs/metrics.md is written from this.
 
-A name, once released, keeps its meaning. Times are in seconds, sizes in bytes, and counters end with `_total`. A counter
-counts since the start of the appliance and never falls while it runs, also when processes die.
+A name, once released, keeps its meaning. Times are in seconds, sizes in bytes, and counters end with `_total`. A
+counter counts since the start of the appliance and never falls while it runs, also when processes die.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ REQUEST_DURATION = Family(
 STAGE_DURATION = Family(
     "appliance_request_stage_duration_seconds",
     _H,
-    "Parts of that time: `answer` ends when the answer is there (queue, log, replication, wait for records), `send` when "
-    "it has left.",
+    "Parts of that time: `answer` ends when the answer is there (queue, log, replication, wait for records), `send` "
+    "when it has left, behind the answers before it.",
     ("api", "stage"),
     "seconds",
 )
@@ -172,8 +172,8 @@ GROUP_LAG = _gauge(
 )
 GROUP_STABLE_LAG = _gauge(
     "group_stable_lag_records",
-    "Last stable offset less committed offset. A consumer with read_committed cannot read further while a transaction is "
-    "open.",
+    "Last stable offset less committed offset. A consumer with read_committed cannot read further while a transaction "
+    "is open.",
     _GROUP,
 )
 GROUP_PARTITION_LAG = _gauge(

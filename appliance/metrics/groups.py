@@ -6,13 +6,12 @@
 These are requests of Kafka's protocol, as network processes hand them over (`channels.coordinator_channel`), so the
 coordinator serves them like any other, and nothing of them passes a listener. They are asked one at a time of each
 coordinator, GROUPS_AT_ONCE groups in each. A round begins `metrics.groups.interval.ms` after the one before, and only
-while somebody reads the page, and not before the one before has ended. A coordinator that dies costs the round: what the
-last whole round has found stays.
+while somebody reads the page. A coordinator that dies costs the round: what the last whole round has found stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,10 +21,13 @@ from appliance.channels.wiring import Attachment
 from appliance.cluster import CONSUMER_OFFSETS, ClusterImage
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
-from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from appliance.protocol.apis.list_groups import ListGroupsRequest
-from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchResponse
 from appliance.protocol.messages import decode_response, encode_request
 
 GROUPS_AT_ONCE: Final = 50
@@ -37,6 +39,8 @@ _NO_ADDRESS: Final = bytes(16)
 _SIZE_BYTES: Final = 4
 _CONSUMER: Final = "consumer"
 
+Steps = Generator[tuple[ApiKey, int, Any], bytes | None, None]
+"""Asks (api key, version, request), and is sent the frame of the answer; None where the coordinator refuses it."""
 Committed = dict[tuple[str, int], int]
 """Topic and partition → committed offset."""
 
@@ -65,12 +69,9 @@ class _Line:
 
     def __init__(self, role: Role) -> None:
         self.role = role
-        self.steps: Iterator[Any] | None = None
+        self.steps: Steps | None = None
         self.number = 0
         self.pieces: list[bytes] = []
-
-
-Steps = Any
 
 
 class GroupQuestions:
@@ -115,7 +116,7 @@ class GroupQuestions:
         self._round, self._has_failed = Round(), not coordinators
         for role in coordinators:
             line = self._lines[role] = _Line(role)
-            line.steps = self._steps(line)
+            line.steps = self._steps()
         for line in list(self._lines.values()):
             self._advance(line, None)
 
@@ -161,8 +162,7 @@ class GroupQuestions:
         """Go on with the questions to one coordinator; `frame` answers the last of them."""
         assert line.steps is not None
         try:
-            question = line.steps.send(frame) if frame is not None else next(line.steps)
-            self._ask(line, *question)
+            self._ask(line, *line.steps.send(frame))
         except StopIteration:
             del self._lines[line.role]
             self._end_if_done()
@@ -214,7 +214,7 @@ class GroupQuestions:
         writer.publish()
         self._attachment.bells[line.role].ring()
 
-    def _steps(self, line: _Line) -> Steps:
+    def _steps(self) -> Steps:
         """What one coordinator is asked, question by question; each is answered before the next."""
         frame = yield ApiKey.LIST_GROUPS, 5, ListGroupsRequest()
         listed = _decoded(ApiKey.LIST_GROUPS, 5, frame).groups
@@ -223,34 +223,35 @@ class GroupQuestions:
         self._round.unlisted += len(kinds) - len(names)
         for first in range(0, len(names), GROUPS_AT_ONCE):
             some = names[first : first + GROUPS_AT_ONCE]
-            for name in some:
-                self._round.groups[name] = Group(name)
+            self._round.groups.update((name, Group(name)) for name in some)
             wanted = tuple(OffsetFetchGroup(name) for name in some)
             frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted)
-            for fetched in _decoded(ApiKey.OFFSET_FETCH, 8, frame).groups:
-                group = self._round.groups.get(fetched.group_id)
-                if group is not None and not fetched.error_code:
-                    for topic in fetched.topics:
-                        for each in topic.partitions:
-                            if each.committed_offset >= 0 and not each.error_code:
-                                group.committed[topic.name, each.partition_index] = each.committed_offset
-            for is_new in (False, True):
-                asked = tuple(name for name in some if (kinds[name].lower() == _CONSUMER) is is_new)
-                if not asked:
-                    continue
-                if is_new:
-                    key, version, request = (
-                        ApiKey.CONSUMER_GROUP_DESCRIBE,
-                        0,
-                        ConsumerGroupDescribeRequest(asked),
-                    )
-                else:
-                    key, version, request = ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(asked)
-                frame = yield key, version, request
-                for described in _decoded(key, version, frame).groups:
-                    group = self._round.groups.get(described.group_id)
-                    if group is not None:
-                        group.members = len(described.members)
+            self._note_committed(_decoded(ApiKey.OFFSET_FETCH, 8, frame))
+            new = tuple(name for name in some if kinds[name].lower() == _CONSUMER)
+            old = tuple(name for name in some if kinds[name].lower() != _CONSUMER)
+            if new:
+                frame = yield ApiKey.CONSUMER_GROUP_DESCRIBE, 0, ConsumerGroupDescribeRequest(new)
+                self._note_members(_decoded(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, frame))
+            if old:
+                frame = yield ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(old)
+                self._note_members(_decoded(ApiKey.DESCRIBE_GROUPS, 5, frame))
+
+    def _note_committed(self, response: OffsetFetchResponse) -> None:
+        for fetched in response.groups:
+            group = self._round.groups.get(fetched.group_id)
+            if group is not None and not fetched.error_code:
+                group.committed.update(
+                    ((topic.name, each.partition_index), each.committed_offset)
+                    for topic in fetched.topics
+                    for each in topic.partitions
+                    if each.committed_offset >= 0 and not each.error_code
+                )
+
+    def _note_members(self, response: DescribeGroupsResponse | ConsumerGroupDescribeResponse) -> None:
+        for described in response.groups:
+            group = self._round.groups.get(described.group_id)
+            if group is not None:
+                group.members = len(described.members)
 
 
 def _decoded(key: ApiKey, version: int, frame: bytes | None) -> Any:

@@ -275,7 +275,7 @@ def _write_topics(page: Page, now: Snapshot, extra: Extra) -> None:
 
 
 def _requests(now: Snapshot) -> list[tuple[str, int]]:
-    """Return the APIs; Kafka shows Fetch twice, because consumers and followers both send it. Here only consumers do."""
+    """Return the APIs. Kafka shows Fetch twice, because followers send it, too. Here only consumers do."""
     return [
         (name, at)
         for api, at in used_apis(now)
@@ -328,7 +328,7 @@ def _write_requests(page: Page, now: Snapshot, extra: Extra, *, before: Sequence
 def quantile(counts: Sequence[int], share: float) -> float:
     """Return the duration in nanoseconds below which this share of observations is, from their buckets.
 
-    Between two bounds it is interpolated, as Prometheus' `histogram_quantile` does; above the last it is the last bound.
+    Between two bounds it is interpolated, as Prometheus' `histogram_quantile` does; above the last it is that bound.
     Without observations it is 0, as in JMX.
     """
     total = sum(counts)

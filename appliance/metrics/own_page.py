@@ -329,6 +329,11 @@ def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
     return found
 
 
+def _add_partitions(page: Page, lag: Lag, values: Mapping[int, int]) -> None:
+    for partition, value in sorted(values.items()):
+        page.add(value, lag.group, lag.topic, str(partition))
+
+
 def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
     coordinator = RoleKind.COORDINATOR
     _one(page, names.GROUPS, shown(now, coordinator, "groups"))
@@ -340,14 +345,12 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
         [(sum(each.stable_records.values()), (each.group, each.topic)) for each in behind],
     )
     if extra.with_partitions:
-        for family, of in (
-            (names.GROUP_PARTITION_LAG, lambda lag: lag.records),
-            (names.GROUP_COMMITTED, lambda lag: lag.committed),
-        ):
-            page.begin(family)
-            for each in behind:
-                for partition, value in sorted(of(each).items()):
-                    page.add(value, each.group, each.topic, str(partition))
+        page.begin(names.GROUP_PARTITION_LAG)
+        for each in behind:
+            _add_partitions(page, each, each.records)
+        page.begin(names.GROUP_COMMITTED)
+        for each in behind:
+            _add_partitions(page, each, each.committed)
     _one(page, names.GROUPS_WITHOUT_SERIES, extra.groups_without_series)
     for family, name in (
         (names.OFFSET_COMMITS, "commits"),

@@ -234,10 +234,8 @@ class Server:
             if skip < len(piece):
                 left.append(memoryview(piece)[skip : skip + SEND_BYTES])
             skip = max(0, skip - len(piece))
-        try:
+        with suppress(BlockingIOError):
             client.sent += client.sock.sendmsg(left)
-        except BlockingIOError:
-            pass
         if client.sent < sum(map(len, client.body)):
             self._epoll.modify(client.sock.fileno(), select.EPOLLOUT)
             return

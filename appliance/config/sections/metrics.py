@@ -11,7 +11,7 @@ from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 9644
-"""The port in every example. The option has no default, because two appliances on one host would claim the same port."""
+"""The port in every example. The option has no default, because two appliances on a host would claim the same one."""
 
 _PORT_MAX: Final = 65535
 _LISTENER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
@@ -25,8 +25,8 @@ class MetricsSettings:
     listener: str | None = option(
         None,
         "metrics.listener",
-        doc=f"Address of the metrics page, as HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}. Without this option, there is "
-        "no metrics process. The page has no authentication, so an address that other hosts can reach also needs "
+        doc=f"Address of the metrics page, as HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}. Without this option, there "
+        "is no metrics process. The page has no authentication, so an address that other hosts can reach also needs "
         "metrics.insecure. See docs/metrics.md.",
     )
     insecure: bool = option(
@@ -48,8 +48,8 @@ class MetricsSettings:
         unit="topics",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of topics with series of their own. Those that were created first come first. The series of "
-        "the whole appliance count all topics.",
+        doc="Maximum number of topics with series of their own. Those that were created first come first. The series "
+        "of the whole appliance count all topics.",
     )
     partitions: bool = option(
         False,
@@ -62,8 +62,8 @@ class MetricsSettings:
         unit="groups",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of consumer groups with series of their own, in the order of their names. With 0, the metrics "
-        "process asks the coordinators nothing.",
+        doc="Maximum number of consumer groups with series of their own, in the order of their names. With 0, the "
+        "metrics process asks the coordinators nothing.",
     )
     groups_interval_ms: int = option(
         15_000,
@@ -71,8 +71,8 @@ class MetricsSettings:
         unit="ms",
         minimum=1000,
         maximum=3_600_000,
-        doc="Time between two questions to the coordinators about committed offsets. They are asked only while somebody "
-        "reads the page.",
+        doc="Time between two questions to the coordinators about committed offsets. They are asked only while "
+        "somebody reads the page: until three minutes after the last time.",
     )
 
     def __post_init__(self) -> None:
@@ -86,8 +86,8 @@ class MetricsSettings:
             )
         if not self.is_local and not self.insecure:
             raise ConfigurationError(
-                f"metrics.listener = {self.listener!r}: other hosts could read the metrics without authentication: use an"
-                " address of loopback, or set metrics.insecure = true"
+                f"metrics.listener = {self.listener!r}: other hosts could read the metrics without authentication:"
+                " use an address of loopback, or set metrics.insecure = true"
             )
 
     @property
