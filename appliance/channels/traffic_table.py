@@ -25,8 +25,8 @@ The region `traffic` has one part for each network process, which it alone write
     row     word 0        incarnation of the partition that the row counts for; 0: nobody
             word 1 …      the columns, from BYTES_IN on
 
-One part more, behind those of the network processes, is written by the metrics process: what it keeps over its own
-restarts is in the head (`metrics/proc_files.py`).
+One page more, behind these parts, is written by the metrics process: what it keeps over its own restarts
+(`metrics/proc_files.py`).
 
 The region `logs` has one row of four words for each row of the partition table, written by the worker that leads the
 partition: incarnation, bytes, segments, zeros.
@@ -102,7 +102,12 @@ def _part_words(rows: int) -> int:
 
 def traffic_size_bytes(processes: int, rows: int) -> int:
     """Return the bytes of the region for so many network processes and partitions. Unused pages are never touched."""
-    return processes * _part_words(rows) * WORD_BYTES
+    return part_position(processes, rows=rows) + _PAGE_WORDS * WORD_BYTES
+
+
+def part_position(part: int, *, rows: int) -> int:
+    """Return where a part begins, in bytes; that of the number of network processes is the metrics process's page."""
+    return part * _part_words(rows) * WORD_BYTES
 
 
 def log_sizes_bytes(rows: int) -> int:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.traffic_table import HEAD_WORDS, TrafficPart
+from appliance.channels.traffic_table import part_position
 from appliance.clock import NS_PER_MS
 from appliance.errors import HostFault, OperatorFault
 from appliance.ipc.process_table import BUSY_NS, REQUESTS
@@ -291,9 +291,8 @@ class MetricsAgent:
 def _kept_words(process: AgentProcess) -> memoryview:
     """Return the words in which this process keeps what it must know after a restart."""
     settings = process.settings
-    region = Region.open(process.wiring.traffic_name)
-    part = TrafficPart(region.view, settings.network.processes, rows=settings.broker.max_partitions)
-    return part.cells[:HEAD_WORDS]
+    position = part_position(settings.network.processes, rows=settings.broker.max_partitions)
+    return Region.open_page(process.wiring.traffic_name, position).view.cast("q")
 
 
 def _lifelong_share(processes: Sequence[Process]) -> float:

@@ -112,7 +112,8 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
         for listener in settings.zeromq.listeners:
             # The directory of the sockets may belong to the clients' user.
             kept.add(Capability.NET_BIND_SERVICE if is_tcp(listener) else Capability.DAC_OVERRIDE)
-    if kind is RoleKind.METRICS and settings.metrics.address[1] < PRIVILEGED_PORTS:
+    metrics = settings.metrics
+    if kind is RoleKind.METRICS and metrics.is_on and metrics.address[1] < PRIVILEGED_PORTS:
         kept.add(Capability.NET_BIND_SERVICE)
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.group is not None:
         kept |= {Capability.CHOWN, Capability.FSETID}

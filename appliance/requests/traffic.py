@@ -215,6 +215,8 @@ class Traffic:
     def _failed(self, at: int, code: int) -> None:
         word = at + min(max(code - FIRST_CODE, 0), CODES - 1)
         self._errors[word] = self._errors.get(word, 0) + 1
+        if not self._is_armed:
+            self._arm()
 
     # Shared memory
 

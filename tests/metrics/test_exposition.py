@@ -10,7 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from appliance.metrics.exposition import Family, Kind, Page, accepts_openmetrics
 
-COUNTER = Family("a_bytes_total", Kind.COUNTER, 'Help with \\ and "quotes"\nand lines.', ("topic", "b"), "bytes")
+COUNTER = Family(
+    "a_bytes_total", Kind.COUNTER, 'Help with \\ and "quotes"\nand lines.', ("topic", "b"), "bytes"
+)
 HISTOGRAM = Family("h_seconds", Kind.HISTOGRAM, "Times.", ("api",), "seconds")
 SUMMARY = Family("s", Kind.SUMMARY, "Times.", ("api",))
 PARSERS = {False: parse_text, True: parse_openmetrics}
