@@ -26,7 +26,7 @@ from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
 )
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from appliance.protocol.apis.list_groups import ListGroupsRequest
+from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsRequest
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchResponse
 from appliance.protocol.messages import decode_response, encode_request
 
@@ -65,10 +65,11 @@ class Round:
 class _Line:
     """The ring to and from one coordinator, with at most one question under way."""
 
-    __slots__ = ("ask", "number", "pieces", "role", "steps")
+    __slots__ = ("number", "pieces", "role", "slot", "steps")
 
     def __init__(self, role: Role) -> None:
         self.role = role
+        self.slot = 0
         self.steps: Steps | None = None
         self.number = 0
         self.pieces: list[bytes] = []
@@ -116,7 +117,7 @@ class GroupQuestions:
         self._round, self._has_failed = Round(), not coordinators
         for role in coordinators:
             line = self._lines[role] = _Line(role)
-            line.steps = self._steps()
+            line.steps = self._steps(line)
         for line in list(self._lines.values()):
             self._advance(line, None)
 
@@ -202,7 +203,7 @@ class GroupQuestions:
         if writer is None or not writer.put(
             CoordinatorOp.REQUEST,
             0,
-            0,
+            line.slot,
             line.number,
             position,
             len(frame),
@@ -214,11 +215,20 @@ class GroupQuestions:
         writer.publish()
         self._attachment.bells[line.role].ring()
 
-    def _steps(self) -> Steps:
+    def _steps(self, line: _Line) -> Steps:
         """What one coordinator is asked, question by question; each is answered before the next."""
+        image = self._image()
+        for broker in () if image is None else image.slots:
+            # A coordinator answers each broker slot for the groups whose partitions this slot leads.
+            yield from self._steps_of(line, broker.node_id)
+
+    def _steps_of(self, line: _Line, slot: int) -> Steps:
+        line.slot = slot
         frame = yield ApiKey.LIST_GROUPS, 5, ListGroupsRequest()
-        listed = _decoded(ApiKey.LIST_GROUPS, 5, frame).groups
-        kinds = {each.group_id: each.group_type for each in sorted(listed, key=lambda each: each.group_id)}
+        listed = _decoded(ApiKey.LIST_GROUPS, 5, frame)
+        if listed.error_code:
+            raise ValueError(f"ListGroups failed with {listed.error_code}")
+        kinds = {each.group_id: each.group_type for each in sorted(listed.groups, key=_group_id)}
         names = list(kinds)[: self._groups_max]
         self._round.unlisted += len(kinds) - len(names)
         for first in range(0, len(names), GROUPS_AT_ONCE):
@@ -252,6 +262,10 @@ class GroupQuestions:
             group = self._round.groups.get(described.group_id)
             if group is not None:
                 group.members = len(described.members)
+
+
+def _group_id(listed: ListedGroup) -> str:
+    return listed.group_id
 
 
 def _decoded(key: ApiKey, version: int, frame: bytes | None) -> Any:
