@@ -25,8 +25,8 @@ The region `traffic` has one part for each network process, which it alone write
     row     word 0        incarnation of the partition that the row counts for; 0: nobody
             word 1 …      the columns, from BYTES_IN on
 
-One page more, behind these parts, is written by the metrics process: what it keeps over its own restarts
-(`metrics/proc_files.py`).
+A few pages more, behind these parts, are written by the metrics process: what it keeps over its own restarts, a page
+for KEPT_PER_PAGE processes (`metrics/proc_files.py`).
 
 The region `logs` has one row of four words for each row of the partition table, written by the worker that leads the
 partition: incarnation, bytes, segments, zeros.
@@ -82,6 +82,9 @@ FETCHES: Final = 5
 FAILED_PRODUCES: Final = 6
 FAILED_FETCHES: Final = 7
 
+KEPT_WORDS: Final = 6
+KEPT_PER_PAGE: Final = 4096 // WORD_BYTES // KEPT_WORDS
+
 LOG_WORDS: Final = 4
 LOG_BYTES: Final = 1
 LOG_SEGMENTS: Final = 2
@@ -100,13 +103,21 @@ def _part_words(rows: int) -> int:
     return -(-words // _PAGE_WORDS) * _PAGE_WORDS
 
 
-def traffic_size_bytes(processes: int, rows: int) -> int:
-    """Return the bytes of the region for so many network processes and partitions. Unused pages are never touched."""
-    return part_position(processes, rows=rows) + _PAGE_WORDS * WORD_BYTES
+def traffic_size_bytes(network_processes: int, rows: int, processes: int) -> int:
+    """Return the bytes of the region for so many network processes, partitions and processes of all kinds.
+
+    Pages that nobody uses are never touched.
+    """
+    return part_position(network_processes, rows=rows) + kept_pages(processes) * _PAGE_WORDS * WORD_BYTES
+
+
+def kept_pages(processes: int) -> int:
+    """Return how many pages the metrics process has for what it keeps of so many processes."""
+    return -(-processes // KEPT_PER_PAGE)
 
 
 def part_position(part: int, *, rows: int) -> int:
-    """Return where a part begins, in bytes; that of the number of network processes is the metrics process's page."""
+    """Return where a part begins, in bytes. Behind the last one are the pages of the metrics process."""
     return part * _part_words(rows) * WORD_BYTES
 
 

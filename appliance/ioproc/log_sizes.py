@@ -13,7 +13,7 @@ from appliance.channels.traffic_table import LOG_BYTES, LOG_SEGMENTS, LOG_WORDS
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timer
 
-ROUND_MS: Final = 10_000
+ROUND_MS: Final = 5_000
 SLICE: Final = 200
 
 

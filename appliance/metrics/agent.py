@@ -22,11 +22,11 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.traffic_table import part_position
+from appliance.channels.traffic_table import kept_pages, part_position
 from appliance.clock import NS_PER_MS
 from appliance.errors import HostFault, OperatorFault
 from appliance.ipc.process_table import BUSY_NS, REQUESTS
-from appliance.ipc.shared_memory import Region
+from appliance.ipc.shared_memory import PAGE_BYTES, Region
 from appliance.journal import RateLimited
 from appliance.metrics.exposition import OPENMETRICS, TEXT, Page, accepts_openmetrics
 from appliance.metrics.groups import GroupQuestions
@@ -71,7 +71,7 @@ class MetricsAgent:
         self._settings = settings
         self._clock = clock
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
-        self._memory = Memory(attachment, ProcFiles(_kept_words(process), parent=os.getppid()))
+        self._memory = Memory(attachment, ProcFiles(_kept_pages(process), parent=os.getppid()))
         self._groups = GroupQuestions(
             attachment, groups_max=settings.groups_max, image=attachment.image.current
         )
@@ -288,11 +288,14 @@ class MetricsAgent:
             self._groups.coordinator_down(peer)
 
 
-def _kept_words(process: AgentProcess) -> memoryview:
-    """Return the words in which this process keeps what it must know after a restart."""
-    settings = process.settings
-    position = part_position(settings.network.processes, rows=settings.broker.max_partitions)
-    return Region.open_page(process.wiring.traffic_name, position).view.cast("q")
+def _kept_pages(process: AgentProcess) -> list[memoryview]:
+    """Return the pages in which this process keeps what it must know after a restart."""
+    settings, wiring = process.settings, process.wiring
+    first = part_position(settings.network.processes, rows=settings.broker.max_partitions)
+    return [
+        Region.open_page(wiring.traffic_name, first + page * PAGE_BYTES).view.cast("q")
+        for page in range(kept_pages(len(wiring.planned)))
+    ]
 
 
 def _lifelong_share(processes: Sequence[Process]) -> float:

@@ -111,7 +111,7 @@ PENDING_CHANGES = _gauge("controller_pending_changes", "Changes that the control
 # Logs
 
 LOG_BYTES = _gauge(
-    "log_bytes", "Bytes of the logs that a broker slot leads, at most 10 s old.", _BROKER, "bytes"
+    "log_bytes", "Bytes of the logs that a broker slot leads, at most 5 s old.", _BROKER, "bytes"
 )
 LOG_SEGMENTS = _gauge("log_segments", "Segments of these logs.", _BROKER)
 FAILED_DIRECTORIES = _gauge(
@@ -274,7 +274,7 @@ TOPIC_FAILED_PRODUCES = _counter("topic_failed_produce_requests", "Batches that 
 TOPIC_FAILED_FETCHES = _counter(
     "topic_failed_fetch_requests", "Partitions of Fetch requests that have failed.", _TOPIC
 )
-TOPIC_LOG_BYTES = _gauge("topic_log_bytes", "Bytes of the leaders' logs, at most 10 s old.", _TOPIC, "bytes")
+TOPIC_LOG_BYTES = _gauge("topic_log_bytes", "Bytes of the leaders' logs, at most 5 s old.", _TOPIC, "bytes")
 TOPIC_LOG_SEGMENTS = _gauge("topic_log_segments", "Segments of these logs.", _TOPIC)
 TOPIC_RECORDS = _gauge("topic_offsets", "Offsets between log start and high watermark.", _TOPIC)
 

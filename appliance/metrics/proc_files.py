@@ -3,22 +3,27 @@
 PSS is not among it: /proc/PID/smaps_rollup needs the right to trace the process, and this process has given that up
 (`process/confinement.py`).
 
-What a life of a process has used is kept in shared memory, so that processor time never falls when this process or the
-other one starts again: three words for each process, in a part of the region `traffic` that this process alone writes.
+What a life of a process has used, and how long it has slept, is kept in shared memory, so that neither falls when this
+process or the other one starts again: six words for each process, in pages of the region `traffic` that this process
+alone writes.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.channels.traffic_table import KEPT_PER_PAGE, KEPT_WORDS
 from appliance.ipc.process_table import ProcessSnapshot
 
-WORDS: Final = 3
 _GENERATION: Final = 0
 _BEFORE_TICKS: Final = 1
 _TICKS: Final = 2
+_IDLE_GENERATION: Final = 3
+_IDLE_NS: Final = 4
+_IDLE_LOST_NS: Final = 5
 
 # Of /proc/PID/stat, behind the name: see proc_pid_stat(5).
 _STATE: Final = 0
@@ -44,14 +49,13 @@ class ProcFiles:
     """Reads /proc.
 
     Args:
-        kept: the words that are kept, WORDS for each process.
+        kept: pages for the words that are kept (`traffic_table.kept_pages`).
         parent: the supervisor. The kernel gives the id of a dead process to another one, but that is no child of it.
     """
 
-    def __init__(self, kept: memoryview, *, parent: int) -> None:
+    def __init__(self, kept: Sequence[memoryview], *, parent: int) -> None:
         self._kept = kept
         self._parent = parent
-        self._greatest: dict[int, int] = {}
 
     def usage(self, index: int, row: ProcessSnapshot) -> Usage:
         """Return what the process of a row uses."""
@@ -77,9 +81,7 @@ class ProcFiles:
         return int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]), pages
 
     def _all_lives(self, index: int, generation: int, ticks: int) -> int:
-        kept, at = self._kept, index * WORDS
-        if at + WORDS > len(kept):
-            return ticks
+        kept, at = self._place(index)
         if generation and kept[at + _GENERATION] != generation:
             kept[at + _BEFORE_TICKS] += kept[at + _TICKS]
             kept[at + _TICKS] = 0
@@ -87,10 +89,25 @@ class ProcFiles:
         kept[at + _TICKS] = max(kept[at + _TICKS], ticks)
         return int(kept[at + _BEFORE_TICKS] + kept[at + _TICKS])
 
-    def never_less(self, index: int, amount: int) -> int:
-        """Return the greatest amount that was seen for a process.
+    def idle_ns(self, index: int, generation: int, counted_ns: int) -> int:
+        """Return how long all lives of a process have slept, never less than before.
 
-        A process that wakes has not yet added the time of its sleep; for a moment its row says less than a page did.
+        Args:
+            index: of the process's row.
+            generation: of the life that runs or ran last; 0 where another one is beginning.
+            counted_ns: what the row says, and what the process has slept since then.
+
+        A process counts a sleep when it wakes. One that is killed in its sleep loses it: the difference to what a page
+        has shown is added to what the next life counts.
         """
-        greatest = self._greatest[index] = max(amount, self._greatest.get(index, 0))
-        return greatest
+        kept, at = self._place(index)
+        if generation and kept[at + _IDLE_GENERATION] != generation:
+            kept[at + _IDLE_LOST_NS] = max(0, kept[at + _IDLE_NS] - counted_ns)
+            kept[at + _IDLE_GENERATION] = generation
+        idle_ns = counted_ns + kept[at + _IDLE_LOST_NS]
+        kept[at + _IDLE_NS] = max(kept[at + _IDLE_NS], idle_ns)
+        return int(kept[at + _IDLE_NS])
+
+    def _place(self, index: int) -> tuple[memoryview, int]:
+        page, place = divmod(index, KEPT_PER_PAGE)
+        return self._kept[page], place * KEPT_WORDS

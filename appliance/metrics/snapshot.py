@@ -235,8 +235,10 @@ class Memory:
                     counters={name: row.counters[place] for name, place in places},
                     counted={name: totals[COUNTER_0 + place] for name, place in places},
                     generation=table.generation(index),
-                    idle_ns=self._proc_files.never_less(
-                        index, totals[IDLE_NS] + (max(0, sleeping_ns) if usage.is_running else 0)
+                    idle_ns=self._proc_files.idle_ns(
+                        index,
+                        row.generation,
+                        totals[IDLE_NS] + (max(0, sleeping_ns) if usage.is_running else 0),
                     ),
                     usage=usage,
                 )

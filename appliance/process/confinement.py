@@ -10,10 +10,10 @@
 | keys | those over files; it must connect to the identity provider | everything |
 
 netproc, acceptor, coordinator and metrics handle bytes of strangers. So the kernel refuses them, and the purgatory,
-which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to
-create or remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to trace them or read
-their memory. It also refuses them system calls that they never make (`refused_calls.py`). No process, the supervisor
-included, can get new privileges.
+which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing,
+to create or remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to
+trace them or read their memory. It also refuses them system calls that they never make (`refused_calls.py`). No
+process, the supervisor included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 

@@ -46,7 +46,7 @@ class Counting:
     """The counts of network process 1 of 2, and what others see of them."""
 
     def __init__(self) -> None:
-        self.memory = bytearray(traffic_size_bytes(2, ROWS))
+        self.memory = bytearray(traffic_size_bytes(2, ROWS, 20))
         self.part = TrafficPart(memoryview(self.memory), 1, rows=ROWS)
         self.table = PartitionTable(memoryview(bytearray(table_size_bytes(ROWS, 1))), slots=1)
         self.clock = ManualClock(monotonic_ns=1)
