@@ -9,8 +9,8 @@ shared memory. It runs only where `metrics.listener` is set.
     /metrics/kafka    Kafka's names (kafka_page.py)       /readyz     200 if every partition with a leader is served
                                                           /startupz   200 once the appliance has served
 
-A page that took 20 ms to build is sent again for 200 ms. So scrapers, however many, take about a tenth of a core at
-most for each kind of page.
+A page that took 20 ms to build is sent again for 200 ms, and none for more than a second. So scrapers, however many,
+take about a tenth of a core at most for each kind of page.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from appliance.process.agent import AgentProcess
 LISTEN_AGAIN_MS: Final = 5_000
 FRESH_FACTOR: Final = 10
 FRESH_MIN_NS: Final = 50 * NS_PER_MS
+FRESH_MAX_NS: Final = 1_000 * NS_PER_MS
 WINDOW_NS: Final = 60_000 * NS_PER_MS
 """Of idle shares."""
 QUANTILE_WINDOW_NS: Final = 300_000 * NS_PER_MS
@@ -198,7 +199,7 @@ class MetricsAgent:
         answer = Answer(200, OPENMETRICS if openmetrics else TEXT, page.text())
         done_ns = self._clock.monotonic_ns()
         self._page_ns = done_ns - now_ns
-        fresh_ns = max(FRESH_MIN_NS, FRESH_FACTOR * self._page_ns)
+        fresh_ns = min(max(FRESH_MIN_NS, FRESH_FACTOR * self._page_ns), FRESH_MAX_NS)
         self._built[path, openmetrics] = _Built(answer, done_ns + fresh_ns)
         return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -15,7 +16,10 @@ COUNTER = Family(
 )
 HISTOGRAM = Family("h_seconds", Kind.HISTOGRAM, "Times.", ("api",), "seconds")
 SUMMARY = Family("s", Kind.SUMMARY, "Times.", ("api",))
-PARSERS = {False: parse_text, True: parse_openmetrics}
+
+
+def parse(page: Page, *, openmetrics: bool) -> list[Metric]:
+    return list((parse_openmetrics if openmetrics else parse_text)(page.text().decode()))
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
@@ -29,7 +33,7 @@ PARSERS = {False: parse_text, True: parse_openmetrics}
 def test_any_label_comes_back_as_it_was(openmetrics: bool, labels: list[tuple[str, str]]) -> None:
     page = Page(openmetrics=openmetrics)
     page.gauge(COUNTER, [(17, pair) for pair in labels])
-    (family,) = PARSERS[openmetrics](page.text().decode())
+    (family,) = parse(page, openmetrics=openmetrics)
     assert family.type == "counter"
     found = [(sample.labels["topic"], sample.labels["b"]) for sample in family.samples]
     assert found == labels
@@ -49,7 +53,7 @@ def test_histograms_and_summaries(openmetrics: bool) -> None:
     page.histogram(("Produce",), bounds=("0.1", "1.0"), counts=(1, 2, 3), total=4.5)
     page.begin(SUMMARY)
     page.summary(("Fetch",), quantiles=(("0.5", 1.5),), count=6, total=9)
-    histogram, summary = PARSERS[openmetrics](page.text().decode())
+    histogram, summary = parse(page, openmetrics=openmetrics)
     assert [sample.value for sample in histogram.samples] == [1, 3, 6, 6, 4.5]
     assert histogram.samples[2].labels == {"api": "Produce", "le": "+Inf"}
     assert [sample.value for sample in summary.samples] == [1.5, 6, 9]

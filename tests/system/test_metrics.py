@@ -62,10 +62,13 @@ def port_of(broker: Appliance) -> int:
 def produce(broker: Appliance, count: int, *, value: bytes = b"v" * 100) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     failed: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
     for number in range(count):
-        producer.produce(
-            TOPIC, value, partition=number % 2, on_delivery=lambda error, _: error and failed.append(error)
-        )
+        producer.produce(TOPIC, value, partition=number % 2, on_delivery=delivered)
     assert producer.flush(PATIENCE_S) == 0
     assert failed == []
 
@@ -208,16 +211,23 @@ def test_a_slot_that_stops_and_comes_back_shows_in_the_replicas(broker: Applianc
     port, flag = port_of(broker), ("--bootstrap", broker.address)
     before = scrape(port)
     broker.run("slots", "stop", "1", *flag, timeout_s=PATIENCE_S).check_returncode()
-    kafkas = "kafka_server_replicamanager_underreplicatedpartitions"
     wait_until(
-        lambda: scrape(port, "/metrics/kafka").value(kafkas, broker="0") >= 2,
+        lambda: scrape(port).total("appliance_under_replicated_partitions") >= 2,
         "the partitions of the topic are under-replicated",
         timeout_s=PATIENCE_S,
     )
-    stopped = scrape(port)
-    assert stopped.total("appliance_under_replicated_partitions") >= 2
+    kafkas = "kafka_server_replicamanager_underreplicatedpartitions"
+    wait_until(
+        lambda: scrape(port, "/metrics/kafka").value(kafkas, broker="0") >= 2,
+        "Kafka's name says so, too",
+        timeout_s=PATIENCE_S,
+    )
     shrinks = "appliance_isr_shrinks_total"
-    assert stopped.value(shrinks) >= before.value(shrinks) + 2
+    wait_until(
+        lambda: scrape(port).value(shrinks) >= before.value(shrinks) + 2,
+        "the replicas that left are counted",
+        timeout_s=PATIENCE_S,
+    )
     broker.run("slots", "start", "1", *flag, timeout_s=PATIENCE_S).check_returncode()
     wait_until(
         lambda: scrape(port).total("appliance_under_replicated_partitions") == 0,
@@ -225,7 +235,11 @@ def test_a_slot_that_stops_and_comes_back_shows_in_the_replicas(broker: Applianc
         timeout_s=PATIENCE_S,
     )
     expansions = "appliance_isr_expansions_total"
-    assert scrape(port).value(expansions) >= before.value(expansions) + 2
+    wait_until(
+        lambda: scrape(port).value(expansions) >= before.value(expansions) + 2,
+        "the replicas that came back are counted",
+        timeout_s=PATIENCE_S,
+    )
     assert scrape(port, "/metrics/kafka").total("kafka_controller_kafkacontroller_activecontrollercount") == 1
 
 
