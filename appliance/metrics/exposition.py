@@ -172,4 +172,6 @@ class Page:
 
 def escaped(value: str) -> str:
     """Return a label's value as it stands between quotation marks."""
-    return value if value.isalnum() else value.translate(_ESCAPES)
+    if '"' in value or "\\" in value or "\n" in value:
+        return value.translate(_ESCAPES)
+    return value

@@ -42,6 +42,7 @@ from appliance.metrics.own_page import (
     used_apis,
 )
 from appliance.metrics.snapshot import PartitionState, Snapshot
+from appliance.metrics.topology import Topic
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 RUNNING: Final = 3
@@ -343,10 +344,6 @@ def quantile(counts: Sequence[int], share: float) -> float:
     return float(BUCKETS_NS[-1])
 
 
-def _is_under_replicated(state: PartitionState) -> int:
-    return int(state.in_sync < state.replicas)
-
-
 def _write_exporter(page: Page, now: Snapshot, extra: Extra) -> None:
     topology = now.topology
     _one(page, BROKERS, len(topology.brokers))
@@ -354,24 +351,38 @@ def _write_exporter(page: Page, now: Snapshot, extra: Extra) -> None:
         BROKER_INFO,
         [(1, (str(broker), address)) for broker, address in sorted(topology.brokers.items())],
     )
-    page.gauge(TOPIC_PARTITIONS, [(len(topic.partitions), (topic.name,)) for topic in now.topics])
-    of: tuple[tuple[tuple[Family, Family], Callable[[PartitionState], int], bool], ...] = (
-        (CURRENT_OFFSET, lambda each: each.high_watermark, True),
-        (OLDEST_OFFSET, lambda each: each.log_start, True),
-        (IN_SYNC, lambda each: each.in_sync, True),
-        (PARTITION_REPLICAS, lambda each: each.replicas, True),
-        (PARTITION_UNDER_REPLICATED, _is_under_replicated, True),
-        (LEADER, lambda each: each.leader, False),
-        (PREFERRED, lambda each: int(each.is_led_by_preferred), False),
+    page.gauge(TOPIC_PARTITIONS, [(len(each.topic.rows), (each.name,)) for each in now.topics])
+    if extra.with_partitions:
+        _write_exporter_partitions(page, now)
+        return
+    columns = now.columns
+    sums: tuple[tuple[tuple[Family, Family], Callable[[Topic], int]], ...] = (
+        (CURRENT_OFFSET, lambda topic: topic.total(columns.high_watermark)),
+        (OLDEST_OFFSET, lambda topic: topic.total(columns.log_start)),
+        (IN_SYNC, lambda topic: topic.in_sync),
+        (PARTITION_REPLICAS, lambda topic: topic.replicas),
+        (PARTITION_UNDER_REPLICATED, lambda topic: topic.under_replicated),
     )
-    for (by_partition, by_topic), value, can_be_summed in of:
-        if extra.with_partitions:
-            page.begin(by_partition)
-            for topic in now.topics:
-                for each in topic.partitions:
-                    page.add(value(each), topic.name, str(each.partition))
-        elif can_be_summed:
-            page.gauge(by_topic, [(sum(map(value, topic.partitions)), (topic.name,)) for topic in now.topics])
+    for (_, by_topic), value in sums:
+        page.gauge(by_topic, [(value(each.topic), (each.name,)) for each in now.topics])
+
+
+def _write_exporter_partitions(page: Page, now: Snapshot) -> None:
+    values: tuple[tuple[tuple[Family, Family], Callable[[PartitionState], int]], ...] = (
+        (CURRENT_OFFSET, lambda each: each.high_watermark),
+        (OLDEST_OFFSET, lambda each: each.log_start),
+        (IN_SYNC, lambda each: each.in_sync),
+        (PARTITION_REPLICAS, lambda each: each.replicas),
+        (PARTITION_UNDER_REPLICATED, lambda each: int(each.in_sync < each.replicas)),
+        (LEADER, lambda each: each.leader),
+        (PREFERRED, lambda each: int(each.is_led_by_preferred)),
+    )
+    states = [(topic.name, topic.partitions) for topic in now.topics]
+    for (by_partition, _), value in values:
+        page.begin(by_partition)
+        for name, partitions in states:
+            for each in partitions:
+                page.add(value(each), name, str(each.partition))
 
 
 def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:

@@ -303,29 +303,26 @@ class Lag:
 
 def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
     """Return the lag of each group in each topic with series. Partitions that nobody serves have none."""
-    topics = {topic.name: {each.partition: each for each in topic.partitions} for topic in now.topics}
+    topics = {topic.name: topic.topic for topic in now.topics}
+    columns = now.columns
     found: list[Lag] = []
     for group in groups:
         by_topic: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in group.committed.items():
-            by_topic.setdefault(topic, {})[partition] = offset
-        for topic, committed in sorted(by_topic.items()):
-            states = topics.get(topic)
-            if states is None:
+        for (name, partition), offset in group.committed.items():
+            by_topic.setdefault(name, {})[partition] = offset
+        for name, committed in sorted(by_topic.items()):
+            topic = topics.get(name)
+            if topic is None:
                 continue
-            known = {each: states[each] for each in committed if each in states and states[each].is_served}
-            found.append(
-                Lag(
-                    group.name,
-                    topic,
-                    committed,
-                    {each: max(0, state.high_watermark - committed[each]) for each, state in known.items()},
-                    {
-                        each: max(0, state.last_stable_offset - committed[each])
-                        for each, state in known.items()
-                    },
-                )
-            )
+            records: dict[int, int] = {}
+            stable_records: dict[int, int] = {}
+            for partition, offset in committed.items():
+                if partition < len(topic.rows):
+                    row = topic.rows[partition]
+                    if columns.serving[row] == topic.partitions[partition].incarnation:
+                        records[partition] = max(0, columns.high_watermark[row] - offset)
+                        stable_records[partition] = max(0, columns.last_stable_offset[row] - offset)
+            found.append(Lag(group.name, name, committed, records, stable_records))
     return found
 
 
@@ -430,7 +427,7 @@ def _write_topics(page: Page, now: Snapshot) -> None:
         for topic in now.topics:
             page.add(value(topic), topic.name)
 
-    write(names.TOPIC_PARTITIONS, lambda topic: len(topic.partitions))
+    write(names.TOPIC_PARTITIONS, lambda topic: len(topic.topic.rows))
     for column, family in enumerate(_TOPIC_COLUMNS):
         page.begin(family)
         for topic in now.topics:
@@ -441,6 +438,7 @@ def _write_topics(page: Page, now: Snapshot) -> None:
 
 
 def _write_partitions(page: Page, now: Snapshot) -> None:
+    states = [(topic.name, topic.partitions) for topic in now.topics]
     for family, attribute in (
         (names.PARTITION_LOG_START, "log_start"),
         (names.PARTITION_HIGH_WATERMARK, "high_watermark"),
@@ -452,9 +450,9 @@ def _write_partitions(page: Page, now: Snapshot) -> None:
         (names.PARTITION_LEADER, "leader"),
     ):
         page.begin(family)
-        for topic in now.topics:
-            for each in topic.partitions:
-                page.add(getattr(each, attribute), topic.name, str(each.partition))
+        for name, partitions in states:
+            for each in partitions:
+                page.add(getattr(each, attribute), name, str(each.partition))
 
 
 def _write_itself(page: Page, now: Snapshot, extra: Extra) -> None:

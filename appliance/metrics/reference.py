@@ -82,8 +82,8 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   `metrics.groups.max`. Two series say how many have none.
 - `metrics.partitions` adds series for each partition. 1,000 topics with 8 partitions are 64,000 series more.
 - The metrics process asks the coordinators about groups every `metrics.groups.interval.ms`, over rings in shared
-  memory. It asks only until three minutes after somebody has read a page. The first page after a pause shows the groups of the
-  round before.
+  memory. It asks only until three minutes after somebody has read a page. The first page after a pause shows the
+  groups of the round before.
 - The lag of a group counts the partitions for which the group has committed an offset. `appliance_group_lag_records`
   compares with the high watermark, as other tools do. A consumer with `read_committed` cannot read behind an open
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.

@@ -6,8 +6,9 @@ Words are copied in whole blocks, because reading ten thousand single words woul
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 from appliance.channels.counter_names import COUNTER_NAMES
@@ -15,25 +16,23 @@ from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
     LOG_START,
-    ROW_WORDS,
     SERVING_INCARNATION,
     SLOT_LOG_END,
-    SLOT_WORDS,
+    PartitionTable,
 )
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.traffic_table import (
-    API_WORDS,
-    APIS,
     BYTES_IN,
     COLUMNS,
     FAILED_FETCHES,
-    HEAD_WORDS,
     LOG_BYTES,
     LOG_SEGMENTS,
     LOG_WORDS,
+    OF_INCARNATION,
     TrafficPart,
 )
 from appliance.channels.wiring import Attachment
+from appliance.cluster import NO_LEADER
 from appliance.ipc.process_table import COUNTER_0, IDLE_NS, ProcessSnapshot
 from appliance.ipc.shared_memory import Region
 from appliance.metrics.proc_files import ProcFiles, Usage
@@ -90,35 +89,117 @@ class PartitionState:
     last_stable_offset: int
     log_end: int
     log_bytes: int
-    segments: int
-    columns: list[int]
+
+
+class Columns:
+    """Words of every partition, as lists by row of the partition table. What is of another incarnation is 0.
+
+    Args:
+        topology: says which incarnation each row has.
+        counts: one list for each of COLUMN_NAMES.
+    """
+
+    __slots__ = (
+        "counts",
+        "high_watermark",
+        "last_stable_offset",
+        "log_bytes",
+        "log_start",
+        "segments",
+        "serving",
+        "table",
+    )
+
+    def __init__(
+        self, topology: Topology, table: PartitionTable, logs: memoryview, parts: Sequence[TrafficPart]
+    ) -> None:
+        rows, expected = topology.rows, topology.expected
+        self.table = table
+        self.serving = table.column(SERVING_INCARNATION)[:rows]
+        self.log_start = table.column(LOG_START)[:rows]
+        self.high_watermark = table.column(HIGH_WATERMARK)[:rows]
+        self.last_stable_offset = table.column(LAST_STABLE_OFFSET)[:rows]
+        _clear(self.serving, expected, self.log_start, self.high_watermark, self.last_stable_offset)
+        words = logs[: rows * LOG_WORDS].tolist()
+        self.log_bytes, self.segments = words[LOG_BYTES::LOG_WORDS], words[LOG_SEGMENTS::LOG_WORDS]
+        _clear(words[::LOG_WORDS], expected, self.log_bytes, self.segments)
+        self.counts = [[0] * rows for _ in COLUMN_NAMES]
+        for part in parts:
+            words = part.columns(rows)
+            counted = [words[column::COLUMNS] for column in range(BYTES_IN, COLUMNS)]
+            _clear(words[OF_INCARNATION::COLUMNS], expected, *counted)
+            self.counts = [
+                list(map(add, before, more)) for before, more in zip(self.counts, counted, strict=True)
+            ]
+
+
+def _clear(incarnations: list[int], expected: list[int], *columns: list[int]) -> None:
+    """Set to 0 what belongs to other incarnations than those that are expected."""
+    if incarnations != expected:
+        for row, (found, wanted) in enumerate(zip(incarnations, expected, strict=True)):
+            if found != wanted:
+                for column in columns:
+                    column[row] = 0
 
 
 @dataclass(slots=True)
 class TopicState:
-    """The sums of a topic."""
+    """A topic and its part of the columns."""
 
-    name: str
-    partitions: list[PartitionState]
+    topic: Topic
+    columns: Columns
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.topic.name
 
     def total(self, column: int) -> int:
         """Return the sum of a column, counted from BYTES_IN on."""
-        return sum([each.columns[column] for each in self.partitions])
+        return self.topic.total(self.columns.counts[column])
 
     @property
     def log_bytes(self) -> int:
         """Bytes of the leaders' logs."""
-        return sum([each.log_bytes for each in self.partitions])
+        return self.topic.total(self.columns.log_bytes)
 
     @property
     def segments(self) -> int:
         """Segments of the leaders' logs."""
-        return sum([each.segments for each in self.partitions])
+        return self.topic.total(self.columns.segments)
 
     @property
     def records(self) -> int:
         """Offsets between log start and high watermark."""
-        return sum([max(0, each.high_watermark - each.log_start) for each in self.partitions])
+        columns = self.columns
+        return max(0, self.topic.total(columns.high_watermark) - self.topic.total(columns.log_start))
+
+    @property
+    def partitions(self) -> list[PartitionState]:
+        """The partitions one by one, which takes time: for pages with series of partitions."""
+        columns, table = self.columns, self.columns.table
+        found: list[PartitionState] = []
+        for each in self.topic.partitions:
+            row, leader = each.row, each.leader
+            is_served = columns.serving[row] == each.incarnation
+            found.append(
+                PartitionState(
+                    each.partition,
+                    leader,
+                    len(each.replicas),
+                    len(each.isr),
+                    bool(each.replicas) and each.replicas[0] == leader,
+                    is_served,
+                    columns.log_start[row],
+                    columns.high_watermark[row],
+                    columns.last_stable_offset[row],
+                    table.cells[table.slot_at(row, leader) + SLOT_LOG_END]
+                    if is_served and leader >= 0
+                    else 0,
+                    columns.log_bytes[row],
+                )
+            )
+        return found
 
 
 @dataclass(slots=True)
@@ -128,6 +209,7 @@ class Snapshot:
     topology: Topology
     processes: list[Process]
     topics: list[TopicState]
+    columns: Columns
     head: list[int]
     """Sums of the heads of all network processes (`channels.traffic_table`)."""
     apis: list[int]
@@ -136,10 +218,10 @@ class Snapshot:
     """Partitions without a leader, or whose leader's storage has failed."""
     served: bool
     """Whether every partition that has a leader is served, or its storage has failed."""
-    log_bytes: dict[int, int] = field(default_factory=dict)
-    segments: dict[int, int] = field(default_factory=dict)
+    log_bytes: dict[int, int]
+    segments: dict[int, int]
     """By slot, of the logs that it leads."""
-    monotonic_ns: int = 0
+    monotonic_ns: int
 
     def of_kind(self, kind: RoleKind) -> list[Process]:
         """Return the processes of a kind."""
@@ -180,38 +262,26 @@ class Memory:
     def look(self) -> Snapshot:
         """Return what there is now."""
         topology = self.topology
-        table = self._attachment.partitions
-        rows, row_words = topology.rows, table.row_words
-        cells = table.cells[: rows * row_words].tolist()
-        logs = self._logs[: rows * LOG_WORDS].tolist()
-        heads = _sums(part.head() for part in self._parts) or [0] * HEAD_WORDS
-        apis = _sums(part.apis() for part in self._parts) or [0] * (APIS * API_WORDS)
-        columns = [part.columns(rows) for part in self._parts]
+        columns = Columns(topology, self._attachment.partitions, self._logs, self._parts)
         offline, served = topology.leaderless, True
-        log_bytes = dict.fromkeys(topology.brokers, 0)
-        segments = dict.fromkeys(topology.brokers, 0)
-        for row, incarnation, leader in topology.places:
-            serving = cells[row * row_words + SERVING_INCARNATION]
-            if serving == -incarnation:
-                offline += leader >= 0
-            elif serving != incarnation:
-                served = served and leader < 0
-            at = row * LOG_WORDS
-            if logs[at] == incarnation and leader >= 0:
-                log_bytes[leader] = log_bytes.get(leader, 0) + logs[at + LOG_BYTES]
-                segments[leader] = segments.get(leader, 0) + logs[at + LOG_SEGMENTS]
+        if columns.serving != topology.expected:
+            for row, incarnation, leader in topology.places:
+                serving = columns.serving[row]
+                if serving == -incarnation:
+                    offline += leader != NO_LEADER
+                elif serving != incarnation and leader != NO_LEADER:
+                    served = False
         return Snapshot(
             topology=topology,
             processes=self.processes(),
-            topics=[
-                _topic(each, cells, logs, row_words=row_words, columns=columns) for each in topology.topics
-            ],
-            head=heads,
-            apis=apis,
+            topics=[TopicState(each, columns) for each in topology.topics],
+            columns=columns,
+            head=_sums([part.head() for part in self._parts]),
+            apis=_sums([part.apis() for part in self._parts]),
             offline_partitions=offline,
             served=served,
-            log_bytes=log_bytes,
-            segments=segments,
+            log_bytes={slot: led.total(columns.log_bytes) for slot, led in topology.led.items()},
+            segments={slot: led.total(columns.segments) for slot, led in topology.led.items()},
             monotonic_ns=time.monotonic_ns(),
         )
 
@@ -246,46 +316,9 @@ class Memory:
         return found
 
 
-def _sums(blocks: Iterable[list[int]]) -> list[int]:
-    return [sum(words) for words in zip(*blocks, strict=True)]
-
-
-def _topic(
-    topic: Topic, cells: list[int], logs: list[int], *, row_words: int, columns: list[list[int]]
-) -> TopicState:
-    found: list[PartitionState] = []
-    for each in topic.partitions:
-        at, incarnation, leader = each.row * row_words, each.incarnation, each.leader
-        log_start = high_watermark = stable = log_end = 0
-        is_served = cells[at + SERVING_INCARNATION] == incarnation
-        if is_served:
-            log_start = cells[at + LOG_START]
-            high_watermark = cells[at + HIGH_WATERMARK]
-            stable = cells[at + LAST_STABLE_OFFSET]
-            log_end = cells[at + ROW_WORDS + SLOT_WORDS * leader + SLOT_LOG_END] if leader >= 0 else 0
-        log_at, log_bytes, segments = each.row * LOG_WORDS, 0, 0
-        if logs[log_at] == incarnation:
-            log_bytes, segments = logs[log_at + LOG_BYTES], logs[log_at + LOG_SEGMENTS]
-        row_at, counted = each.row * COLUMNS, [0] * len(COLUMN_NAMES)
-        for part in columns:
-            if part[row_at] == incarnation:
-                words = part[row_at + BYTES_IN : row_at + COLUMNS]
-                counted = [one + other for one, other in zip(counted, words, strict=True)]
-        found.append(
-            PartitionState(
-                each.partition,
-                leader,
-                len(each.replicas),
-                len(each.isr),
-                bool(each.replicas) and each.replicas[0] == leader,
-                is_served,
-                log_start,
-                high_watermark,
-                stable,
-                log_end,
-                log_bytes,
-                segments,
-                counted,
-            )
-        )
-    return TopicState(topic.name, found)
+def _sums(blocks: Sequence[list[int]]) -> list[int]:
+    """Return the sums of the words of several blocks."""
+    first, *others = blocks
+    for other in others:
+        first = list(map(add, first, other))
+    return first
