@@ -35,7 +35,7 @@ TOPICS: Final = 1000
 PARTITIONS: Final = 10
 BOUND_S: Final = 0.050
 """Processor time of one page. The best of some rounds, because other programs share the caches of the machine."""
-ROUNDS: Final = 12
+ROUNDS: Final = 6
 BYTES: Final = 100
 
 
