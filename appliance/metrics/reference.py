@@ -61,7 +61,7 @@ there is no such process, nothing is counted for it, and a request pays a look a
 With it, a network process counts in its own memory and writes to shared memory four times a second. It reads the clock
 for one in 16 Produce and Fetch requests, and for every other request. A worker writes the sizes of its logs every
 5 seconds. A page for 10,000 partitions takes less than 50 ms of processor time. The metrics process sends a page again
-for ten times as long as it took to build, at most a second, so many scrapers cost little more than one.
+for ten times as long as it took to build, at most a second. Therefore more scrapers cost little more than one.
 
 ## Who may read it
 
@@ -90,8 +90,8 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
 - `appliance_request_stage_duration_seconds` has two stages. `answer` ends when the answer is there. For a Fetch, this
   includes the wait for records. `send` ends when the answer has left, behind earlier answers of its connection.
 
-Python's client library is not used to collect: in several processes it keeps a file for each process that ever ran, and
-a counter costs as much as a tenth of a request. The project's tests use its parser.
+The appliance does not collect with Python's client library. In several processes, this library keeps a file for each
+process that ever ran, and every scrape reads all of them. The project's tests use its parser.
 
 ## Series of `/metrics`
 
