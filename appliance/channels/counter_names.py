@@ -38,6 +38,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
+    "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
     "netproc": (
         "watched_partitions",
         "fetches_answered_early",

@@ -27,6 +27,7 @@ class RoleKind(StrEnum):
     CLEANER = "cleaner"
     AUDITOR = "auditor"
     KEYS = "keys"
+    METRICS = "metrics"
 
 
 class Role:
@@ -90,6 +91,7 @@ CLEANER = Role(RoleKind.CLEANER)
 AUDITOR = Role(RoleKind.AUDITOR)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 KEYS = Role(RoleKind.KEYS)
+METRICS = Role(RoleKind.METRICS)
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -109,6 +111,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
     (RoleKind.AUDITOR, RoleKind.IOPROC),  # appends to the topic of the audit journal
     (RoleKind.IOPROC, RoleKind.AUDITOR),  # their answers
+    (RoleKind.METRICS, RoleKind.COORDINATOR),  # questions about groups
+    (RoleKind.COORDINATOR, RoleKind.METRICS),  # their answers
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR),  # markers for the other's partitions, and their answers
     (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
     (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
@@ -132,6 +136,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
         roles += [AUDITOR]
     if settings.validates_tokens:
         roles += [KEYS]
+    if settings.metrics.is_on:
+        roles += [METRICS]
     return tuple(roles)
 
 

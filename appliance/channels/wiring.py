@@ -10,6 +10,8 @@ Each region is a file in the instance's private directory (runtime_directory.py)
     partitions                             partition table
     image, image-<version>                 metadata image: pointer, versions
     samples                                what clients have used of their quotas, one part per network process
+    traffic                                what network processes count, where there is a metrics process
+    logs                                   sizes of led logs, where there is a metrics process
     pool-<role>.g<generation>              payload pool of a network process or the coordinator
     ring-<writer>.g<n>-<reader>.g<n>       one ring per ordered pair of living generations
 """
@@ -35,6 +37,7 @@ from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
 from appliance.channels.replica_channel import FOLLOWED, MOVED
 from appliance.channels.request_channel import REQUEST, RESPONSE
 from appliance.channels.roles import KEYS, Role, RoleKind, planned_roles, ring_routes, running_roles
+from appliance.channels.traffic_table import log_sizes_bytes, traffic_size_bytes
 from appliance.config import Settings
 from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
@@ -51,6 +54,8 @@ from appliance.ipc.shared_memory import Region, names, unlink
 
 AUDITOR_POOL_BYTES: Final = 2 << 20
 """The auditor has one batch in flight."""
+METRICS_POOL_BYTES: Final = 1 << 20
+"""The metrics process asks each coordinator one question at a time."""
 PROCESSES: Final = "processes"
 """Name of the process table in the private directory."""
 IMAGE: Final = "image"
@@ -73,6 +78,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.IOPROC, RoleKind.COORDINATOR): RESPONSE,
     (RoleKind.AUDITOR, RoleKind.IOPROC): REQUEST,
     (RoleKind.IOPROC, RoleKind.AUDITOR): RESPONSE,
+    (RoleKind.METRICS, RoleKind.COORDINATOR): FROM_NETPROC,
+    (RoleKind.COORDINATOR, RoleKind.METRICS): TO_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR): MARKER_MESSAGE,
     (RoleKind.IOPROC, RoleKind.REPLICA): MOVED,
     (RoleKind.REPLICA, RoleKind.IOPROC): FOLLOWED,
@@ -80,8 +87,9 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
 
 POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
     RoleKind.NETPROC: frozenset({RoleKind.IOPROC, RoleKind.COORDINATOR}),
-    RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC}),
+    RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC, RoleKind.METRICS}),
     RoleKind.AUDITOR: frozenset({RoleKind.IOPROC}),
+    RoleKind.METRICS: frozenset({RoleKind.COORDINATOR}),
 }
 """Who has a pool → who attaches to it, for reading only."""
 
@@ -156,6 +164,14 @@ class Wiring:
     def samples_name(self) -> str:
         return f"{self.runtime_dir}/samples"
 
+    @property
+    def traffic_name(self) -> str:
+        return f"{self.runtime_dir}/traffic"
+
+    @property
+    def logs_name(self) -> str:
+        return f"{self.runtime_dir}/logs"
+
     def pool_name(self, role: Role, generation: int) -> str:
         return f"{self.runtime_dir}/pool-{role.token}.g{generation}"
 
@@ -165,6 +181,8 @@ class Wiring:
             return settings.broker.coordinator_pool_bytes
         if role.kind is RoleKind.AUDITOR:
             return AUDITOR_POOL_BYTES
+        if role.kind is RoleKind.METRICS:
+            return METRICS_POOL_BYTES
         return settings.network.pool_bytes
 
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
@@ -183,6 +201,10 @@ class Wiring:
             self.image_name: POINTER_BYTES,
             self.samples_name: samples_size_bytes(settings.network.processes),
         }
+        if settings.metrics.is_on:
+            rows = settings.broker.max_partitions
+            sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
+            sizes[self.logs_name] = log_sizes_bytes(rows)
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()
 

@@ -107,6 +107,10 @@ _SECTION_HEADS: Final = {
         "Audit journal",
         "These options say what the audit journal records, and how much of it is kept ([audit-log.md](audit-log.md)).",
     ),
+    "metrics": (
+        "Metrics",
+        "These options set where the metrics page is, and how many series it may have ([metrics.md](metrics.md)).",
+    ),
 }
 
 _TOPIC_HEAD: Final = """

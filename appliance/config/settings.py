@@ -28,6 +28,7 @@ from appliance.config.sections.listeners import (
     named_listeners,
 )
 from appliance.config.sections.metadata import MetadataSettings
+from appliance.config.sections.metrics import MetricsSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.oauthbearer import URL_OPTION, OAuthBearerSettings
 from appliance.config.sections.offsets import OffsetsSettings
@@ -115,6 +116,7 @@ class Settings:
     shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -264,6 +266,7 @@ Section = (
     | SharedMemorySettings
     | AccessSettings
     | AuditSettings
+    | MetricsSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -282,6 +285,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "shared_memory": SharedMemorySettings,
     "access": AccessSettings,
     "audit": AuditSettings,
+    "metrics": MetricsSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

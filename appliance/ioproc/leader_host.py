@@ -21,6 +21,7 @@ from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.expiry_line import ExpiryLine
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.log_sizes import LogSizes
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
@@ -28,6 +29,7 @@ from appliance.ioproc.repairs import Repairs
 from appliance.ioproc.request_rings import RequestRings
 from appliance.ioproc.retention import Retention
 from appliance.ioproc.storage_failures import ServedFailures
+from appliance.ipc.shared_memory import Region
 from appliance.log.flusher import Flusher
 from appliance.log.log_directories import LogDirectories
 from appliance.log.producer_limits import PRODUCER_LIMITS
@@ -73,6 +75,7 @@ class LeaderHost(PartitionHost[Partition]):
         self._failures = ServedFailures(attachment.row, controller, slot=self.slot, complain=self.complain)
         self._partitions: Partitions | None = None
         self._retention: Retention | None = None
+        self._log_sizes: LogSizes | None = None
         self._openings = 0
         self._look_again_ns = 0
         self._answers = AnswerRings(attachment)
@@ -152,6 +155,9 @@ class LeaderHost(PartitionHost[Partition]):
         self._failures.serve(partitions)
         self._followed.open(partitions)
         self.rings.open(partitions.by_row, moves)
+        if self.settings.metrics.is_on:
+            region = Region.open(self.attachment.wiring.logs_name)
+            self._log_sizes = LogSizes(region.view, partitions.by_row, after_ms=self.process.after_ms)
         self._retention = Retention(
             partitions,
             self.cycle.timers,

@@ -1,8 +1,18 @@
 """The process table: a row of 256 bytes for each process, written by that process alone, readable by
 everybody.
 
-Each row begins a page of its own, and the rest of the page is unused. A process maps the table read-only and the page
-of its own row writable, so it cannot write the row of another one.
+Each row begins a page of its own. A process maps the table read-only and the page of its own row writable, so it cannot
+write the row of another one. Behind the row, the page keeps what earlier lives have counted:
+
+    byte    512                1024          1280          1536
+            ┌────────┬─ ─ ─ ─ ─┬─────────────┬─────────────┬───
+            │ carried│ zeros   │ bank 0      │ bank 1      │ zeros        a bank has the words of a row
+            └────────┴─ ─ ─ ─ ─┴─────────────┴─────────────┴───
+
+Before a new life clears the row, it adds the words of the life before to the sum of all lives before, in the bank that
+is not in use, and then writes `carried`: the generation up to which the bank counts, and the bank. A process that is
+killed in between leaves the sum as it was. So a total, which is the bank and the row of a later generation, never
+falls.
 
     byte    0        8        16       24       32       40       48       56       64
             ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐
@@ -54,6 +64,9 @@ ERRORS = 16
 CONNECTIONS = 17
 COUNTER_0 = 18
 
+_CARRIED = 512 // WORD_BYTES
+_BANKS = (1024 // WORD_BYTES, 1280 // WORD_BYTES)
+
 _WORDS = ROW_BYTES // WORD_BYTES
 _STRIDE_WORDS = STRIDE_BYTES // WORD_BYTES
 
@@ -101,11 +114,12 @@ class ProcessSnapshot:
 class ProcessRow:
     """One process's row. `cells[REQUESTS] += 1` counts; only the owner may write."""
 
-    __slots__ = ("cells", "index")
+    __slots__ = ("_page", "cells", "index")
 
-    def __init__(self, cells: memoryview, index: int) -> None:
+    def __init__(self, cells: memoryview, index: int, *, page: memoryview | None = None) -> None:
         self.cells = cells
         self.index = index
+        self._page = page
 
     @property
     def sleeping_cell(self) -> memoryview:
@@ -114,6 +128,8 @@ class ProcessRow:
 
     def start(self, pid: int, generation: int, *, now_ms: int, now_ns: int) -> None:
         """Owner, first thing: clears what a former process left and says who is here (state STARTING)."""
+        if self._page is not None:
+            _carry(self._page)
         for word in range(_WORDS):
             self.cells[word] = 0
         self.cells[GENERATION] = generation
@@ -170,7 +186,19 @@ def row_position(index: int) -> int:
 
 def own_row(page: memoryview, index: int) -> ProcessRow:
     """Return the row of that index over `page`, the writable page at `row_position(index)`."""
-    return ProcessRow(page.cast("q")[:_WORDS], index)
+    words = page.cast("q")
+    return ProcessRow(words[:_WORDS], index, page=words)
+
+
+def _carry(page: memoryview) -> None:
+    """Add what the life before has counted to the sum of those before it. Counts of one life are added once."""
+    carried, bank = divmod(page[_CARRIED], 2)
+    if page[GENERATION] <= carried:
+        return  # the row is clear, or a life that was killed had added it
+    old, new = _BANKS[bank], _BANKS[1 - bank]
+    for word in range(LOOPS, _WORDS):
+        page[new + word] = page[old + word] + page[word]
+    page[_CARRIED] = page[GENERATION] * 2 + 1 - bank
 
 
 class ProcessTable:
@@ -192,6 +220,28 @@ class ProcessTable:
             raise IndexError(f"process row {index} of {self.rows}")
         first = index * _STRIDE_WORDS
         return ProcessRow(self._cells[first : first + _WORDS], index)
+
+    def totals(self, index: int) -> list[int]:
+        """Return the words of a row with what all lives before have counted; only LOOPS and later words are sums.
+
+        A word that says how much there is now, and not how often something happened, has no meaning here.
+        """
+        page = self._cells[index * _STRIDE_WORDS : (index + 1) * _STRIDE_WORDS]
+        while True:
+            before = page[_CARRIED]
+            words = page[: _BANKS[1] + _WORDS].tolist()
+            if page[_CARRIED] == before:
+                break
+        carried, bank = divmod(before, 2)
+        sums = words[_BANKS[bank] : _BANKS[bank] + _WORDS]
+        if words[GENERATION] > carried:
+            sums = [earlier + now for earlier, now in zip(sums, words[:_WORDS], strict=True)]
+        return sums
+
+    def generation(self, index: int) -> int:
+        """Return the latest generation of a process; 0 before its first life. It never falls."""
+        page = self._cells[index * _STRIDE_WORDS : (index + 1) * _STRIDE_WORDS]
+        return max(page[_CARRIED] // 2, page[GENERATION])
 
     def snapshot(self) -> list[ProcessSnapshot]:
         """Every row, also of processes that never started (state ABSENT)."""

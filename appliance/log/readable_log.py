@@ -288,6 +288,11 @@ class ReadableLog:
         return self._local.size_bytes
 
     @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
     def active_segment(self) -> tuple[int, int]:
         """Base offset of the segment that is appended to, and its bytes up to the log end."""
         active = self._active

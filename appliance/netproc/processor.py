@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
+from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
@@ -51,6 +52,7 @@ from appliance.requests.worker_lines import WorkerClient
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
     from appliance.netproc.metering import Metering
+    from appliance.requests.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
 
@@ -152,6 +154,7 @@ class NetworkAgent:
         self._running = True
         self._second: Transport | None = None  # clients that do not come by TCP
         self._quotas: tuple[ClientQuotas, ...] = ()
+        self._traffic: Traffic | None = None
         self._metering: Metering | None = None  # since the first quota
         self._meter: Meter | None = None  # while there are quotas
         routes.on_image(self._look_at_quotas)
@@ -159,6 +162,15 @@ class NetworkAgent:
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
+        if settings.metrics.is_on:
+            self._count_traffic(table)
+
+    def _count_traffic(self, table: PartitionTable) -> None:
+        """Count requests for the metrics process."""
+        from appliance.netproc.counting import traffic_of
+
+        self._traffic = traffic_of(self._attachment, self._routes, table, self._cycle.timers, self._clock)
+        self._apis.set_traffic(self._traffic)
 
     def add_transport(self, transport: Callable[[TransportHost], Transport]) -> None:
         """Serve the clients of a second transport, too. Call it before `run`."""
@@ -393,6 +405,8 @@ class NetworkAgent:
         pending.give_block(self._pool)
         session = pending.session
         pending.answer = answer
+        if pending.arrived_ns and self._traffic is not None:
+            self._traffic.answered(pending)
         if session.closed:
             for piece in answer:
                 if not isinstance(piece, bytes):
@@ -426,6 +440,8 @@ class NetworkAgent:
             else:
                 assert self._second is not None
                 self._second.send(session)
+        if self._traffic is not None and self._traffic.unsent:
+            self._traffic.sent()
 
     def _tidy(self) -> None:
         self._pool.trim()
@@ -495,6 +511,8 @@ class NetworkAgent:
         if self._second is not None:
             self._second.close()
         self._files.close()
+        if self._traffic is not None:
+            self._traffic.flush()
         if self._metering is not None:
             self._metering.close()
         self._fan_out.close()

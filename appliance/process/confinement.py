@@ -2,17 +2,18 @@
 
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
-| netproc, coordinator, purgatory | DAC_READ_SEARCH | opens shared memory for writing |
+| netproc, coordinator, purgatory, metrics | DAC_READ_SEARCH | opens shared memory for writing |
+| metrics with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
 | ioproc, replica, cleaner, controller, auditor | those over files: they write logs, metadata, audit.log | everything |
 | keys | those over files; it must connect to the identity provider | everything |
 
-netproc, acceptor and coordinator handle bytes of strangers. So the kernel refuses them, and the purgatory, which writes
-no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing, to create or
-remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to trace them or read
-their memory. It also refuses them system calls that they never make (`refused_calls.py`). No process, the supervisor
-included, can get new privileges.
+netproc, acceptor, coordinator and metrics handle bytes of strangers. So the kernel refuses them, and the purgatory,
+which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing,
+to create or remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to
+trace them or read their memory. It also refuses them system calls that they never make (`refused_calls.py`). No
+process, the supervisor included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 
@@ -40,9 +41,12 @@ from appliance.process.landlock import Right, restrict, version
 from appliance.process.refused_calls import refuse_calls
 
 WRITE_NO_FILES: Final = frozenset(
-    {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY}
+    {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY, RoleKind.METRICS}
 )
 """Roles that write to no log and to no metadata."""
+
+PRIVILEGED_PORTS: Final = 1024
+"""Ports below need a capability (capabilities(7))."""
 
 _ACCEPT: Final = frozenset({RoleKind.NETPROC, RoleKind.ACCEPTOR})
 _OVER_FILES: Final = frozenset(
@@ -108,6 +112,9 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
         for listener in settings.zeromq.listeners:
             # The directory of the sockets may belong to the clients' user.
             kept.add(Capability.NET_BIND_SERVICE if is_tcp(listener) else Capability.DAC_OVERRIDE)
+    metrics = settings.metrics
+    if kind is RoleKind.METRICS and metrics.is_on and metrics.address[1] < PRIVILEGED_PORTS:
+        kept.add(Capability.NET_BIND_SERVICE)
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.group is not None:
         kept |= {Capability.CHOWN, Capability.FSETID}
     return frozenset(kept)

@@ -49,6 +49,7 @@ from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
 from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.traffic import Traffic
 from appliance.requests.transaction_questions import TransactionQuestions
 from appliance.requests.transactional_commits import TransactionalCommits
 from appliance.requests.worker_lines import WorkerClient
@@ -119,6 +120,7 @@ class Apis:
         )
         self._clock = clock
         self._meter: Meter | None = None
+        self._traffic: Traffic | None = None
         self._is_watched = rights is not None
         questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
@@ -211,6 +213,11 @@ class Apis:
                 ):
                     self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
 
+    def set_traffic(self, traffic: Traffic) -> None:
+        """Count requests for the metrics process. Call it before the first request."""
+        self._traffic = self._produce.traffic = traffic
+        self._fetch.set_traffic(traffic)
+
     def set_meter(self, meter: Meter | None) -> None:
         """Count what clients use from now on, or do not."""
         self._meter = meter
@@ -300,6 +307,8 @@ class Apis:
                 correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
                 pending = Request(session, block, _PRODUCE, version, correlation_id)
                 session.enqueue(pending)
+                if self._traffic is not None:
+                    self._traffic.arrived(pending, end - start)
                 if began_ns:
                     self._count_arrival(session, _PRODUCE, end - start)
                 self._produce.place(pending, produce)
@@ -315,6 +324,8 @@ class Apis:
             session.name_client(header.client_id)
         pending = Request(session, block, header.api_key, header.version, header.correlation_id)
         session.enqueue(pending)
+        if self._traffic is not None:
+            self._traffic.arrived(pending, end - start)
         try:
             if began_ns:
                 self._count_arrival(session, header.api_key, end - start)

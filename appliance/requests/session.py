@@ -50,7 +50,7 @@ class Request:
     session ends first, and releases what the request holds elsewhere.
     """
 
-    __slots__ = ("answer", "api_key", "block", "correlation_id", "drop", "session", "version")
+    __slots__ = ("answer", "api_key", "arrived_ns", "block", "correlation_id", "drop", "session", "version")
 
     def __init__(
         self, session: Session, block: Block, api_key: int, version: int, correlation_id: int
@@ -60,6 +60,7 @@ class Request:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
+        self.arrived_ns = 0  # of a request that is timed (`traffic`)
         self.answer: list[Piece] | None = None
         self.drop: Callable[[], None] | None = None
 

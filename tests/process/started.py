@@ -35,6 +35,7 @@ from appliance.ipc.process_table import ProcessRow, ProcessTable
 from appliance.ipc.shared_memory import Region, remove_directory
 from tests.support.private_directory import new_private_directory
 from tests.support.ready import is_readable
+from tests.support.wire import free_ports
 
 PATIENCE_S: Final = 60.0
 LOOK_S: Final = 0.02
@@ -60,6 +61,8 @@ class Shared:
             told |= {"audit.log.events": "changes", "audit.log.topic": "true"}
         if kind is RoleKind.KEYS:
             told = {**TOKENS, **told}
+        if kind is RoleKind.METRICS:
+            told = {"metrics.listener": f"127.0.0.1:{free_ports(1)}", **told}
         settings = load_settings(None, told)
         bells = {role: Doorbell.create_eventfd() for role in running_roles(settings)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), bells)

@@ -69,6 +69,8 @@ def _shared_memory(name: str, token: str) -> str:
     mine = token in [party.rpartition(".g")[0] for party in parties.split("-")]
     if kind in {"ring", "pool"}:
         return f"{'own' if mine else 'foreign'} {kind}"
+    if name == "logs":
+        return "log sizes"
     return "image" if kind == "image" else name
 
 

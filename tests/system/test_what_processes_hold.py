@@ -71,15 +71,18 @@ LOGS: Final = needs(
 )
 TABLE: Final = {
     RoleKind.SUPERVISOR: INHERITED | needs("", "eventfd, eventpoll, pidfd, pipe"),
-    RoleKind.NETPROC: CHILD | needs("partitions, foreign pool, log file", "own pool, own ring, lane"),
+    RoleKind.NETPROC: CHILD
+    | needs("partitions, foreign pool, log file", "own pool, own ring, lane, traffic"),
     RoleKind.ACCEPTOR: CHILD | needs("partitions, lane door", ""),
     RoleKind.PURGATORY: CHILD | needs("", "partitions, own ring"),
     RoleKind.COORDINATOR: CHILD | needs("partitions, foreign pool", "own pool, own ring"),
     RoleKind.CLEANER: CHILD | needs("partitions, log file", "own ring, compacted file"),
-    RoleKind.IOPROC: CHILD | LOGS,
+    RoleKind.IOPROC: CHILD | LOGS | needs("", "log sizes"),
     RoleKind.REPLICA: CHILD | LOGS,
     RoleKind.AUDITOR: CHILD | needs("partitions", "own pool, own ring, audit journal"),
     RoleKind.KEYS: CHILD | needs("partitions", ""),
+    RoleKind.METRICS: CHILD
+    | needs("partitions, foreign pool, traffic, log sizes", "own pool, own ring, traffic"),
     RoleKind.CONTROLLER: CHILD | needs("metadata", "partitions, image, metadata, inotify, timerfd"),
 }
 CAPABILITIES: Final = {
@@ -87,8 +90,10 @@ CAPABILITIES: Final = {
     RoleKind.ACCEPTOR: DAC_READ_SEARCH | DAC_OVERRIDE,
     RoleKind.PURGATORY: DAC_READ_SEARCH,
     RoleKind.COORDINATOR: DAC_READ_SEARCH,
+    RoleKind.METRICS: DAC_READ_SEARCH,
 }
-HANDLE_STRANGERS: Final = (RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR)
+HANDLE_STRANGERS: Final = (RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.METRICS)
+LISTEN: Final = (RoleKind.ACCEPTOR, RoleKind.METRICS)
 
 
 class Scene:
@@ -98,7 +103,7 @@ class Scene:
         self.home = home
         self.authority = Authority(home / "pki")
         server = self.authority.server()
-        self.port = free_ports(3 * SLOTS)
+        self.port = free_ports(3 * SLOTS + 1)
         keys = home / "keys.json"
         keys.write_bytes(key_set(SigningKey("one")))
         extra: dict[str, Any] = {
@@ -113,6 +118,7 @@ class Scene:
             "ssl.certificate.file": str(server.certificate),
             "ssl.key.file": str(server.key),
             "audit.log.events": ["changes"],
+            "metrics.listener": f"127.0.0.1:{self.port + 3 * SLOTS}",
         }
         self.zeromq = f"{home}/z"
         self.broker = Appliance(
@@ -172,7 +178,7 @@ class Scene:
             assert status_word(process.pid, "NoNewPrivs") == 1, process.role
             if kind is not RoleKind.SUPERVISOR:
                 assert status_word(process.pid, "CapEff") == CAPABILITIES.get(kind, OVER_FILES), process.role
-                assert listens(process.pid) == (kind is RoleKind.ACCEPTOR), process.role
+                assert listens(process.pid) == (kind in LISTEN), process.role
         assert found == {}, "\n".join(f"{role}: {each}" for role, held in found.items() for each in held)
 
 

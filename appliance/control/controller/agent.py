@@ -31,11 +31,12 @@ class ControllerAgent:
     One process may have several sessions with the store, one after the other, until one of them leads.
     """
 
-    __slots__ = ("_process", "controller", "stopped")
+    __slots__ = ("_isr_expansions", "_isr_shrinks", "_process", "controller", "stopped")
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
         self.controller: Controller | None = None
+        self._isr_shrinks = self._isr_expansions = 0  # counted in earlier sessions
         self.stopped = False
         process.on_peer_held = self.peer_held
         process.publish_counters(self.counters)
@@ -51,6 +52,10 @@ class ControllerAgent:
             with self._watching(store.fileno()):
                 yield
         finally:
+            if self.controller is not None:
+                counted = self.controller.statistics()
+                self._isr_shrinks += counted["isr_shrinks"]
+                self._isr_expansions += counted["isr_expansions"]
             self.controller = None
             self._process.cycle.timers.clear()
 
@@ -129,8 +134,8 @@ class ControllerAgent:
             "topics": statistics["topics"],
             "partitions": statistics["partitions"],
             "pending_changes": statistics["waves"],
-            "isr_shrinks": statistics["isr_shrinks"],
-            "isr_expansions": statistics["isr_expansions"],
+            "isr_shrinks": self._isr_shrinks + statistics["isr_shrinks"],
+            "isr_expansions": self._isr_expansions + statistics["isr_expansions"],
         }
 
     # The supervisor and the peers

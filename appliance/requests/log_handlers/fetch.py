@@ -60,6 +60,7 @@ from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.traffic import Traffic
 from appliance.requests.worker_lines import Answer, WorkerClient
 
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
@@ -112,6 +113,10 @@ class FetchHandler:
         self._clock = clock
         self._max_bytes = max_bytes
         self._partitions_max = partitions_max
+
+    def set_traffic(self, traffic: Traffic) -> None:
+        """Count what is fetched. Call it before the first request."""
+        self._responder.traffic = traffic
 
     def set_meter(self, meter: Meter | None) -> None:
         """Throttle clients that are over their quota from now on, or do not."""

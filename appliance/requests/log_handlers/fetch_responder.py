@@ -33,6 +33,7 @@ from appliance.requests.segment_files import SegmentFile, SegmentFiles
 from appliance.requests.segment_replaced import SegmentReplaced
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.traffic import Traffic
 
 HINTS_FROM_VERSION: Final = 12
 
@@ -51,7 +52,7 @@ class FetchResponder:
         complain: hears of segments that the host does not let us read.
     """
 
-    __slots__ = ("_aborted", "_complain", "_cursors", "_files", "_finish", "_routes", "_table")
+    __slots__ = ("_aborted", "_complain", "_cursors", "_files", "_finish", "_routes", "_table", "traffic")
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class FetchResponder:
         self._aborted = AbortedTransactions(files)
         self._finish = finish
         self._complain = complain
+        self.traffic: Traffic | None = None
 
     def refuse(self, pending: Request, error: int) -> None:
         """The request or its session is at fault: no partition is mentioned."""
@@ -92,7 +94,7 @@ class FetchResponder:
 
     def metered(self, meter: Meter) -> FetchResponder:
         """Return a responder that throttles, and is the same in all else."""
-        return MeteredResponder(
+        responder = MeteredResponder(
             self._routes,
             self._table,
             files=self._files,
@@ -101,10 +103,14 @@ class FetchResponder:
             complain=self._complain,
             meter=meter,
         )
+        responder.traffic = self.traffic
+        return responder
 
     def _send(
         self, pending: Request, turn: SessionTurn, *, items: Sequence[FetchItem], read_committed: bool
     ) -> None:
+        if self.traffic is not None:
+            self.traffic.fetched(items)
         chosen: list[FetchItem] = []
         has_moved = False
         for item in items:

@@ -61,6 +61,7 @@ from appliance.requests.log_handlers.transactional_produce import (
 from appliance.requests.rights import Rights
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.traffic import Traffic
 from appliance.requests.transaction_questions import TransactionQuestions
 from appliance.requests.worker_lines import Answer, WorkerClient
 
@@ -111,6 +112,7 @@ class ProduceHandler:
         "_rights",
         "_routes",
         "_transactional",
+        "traffic",
     )
 
     def __init__(
@@ -125,6 +127,7 @@ class ProduceHandler:
         rights: Rights | None = None,
         auditing: Auditing | None = None,
     ) -> None:
+        self.traffic: Traffic | None = None
         self._rights = rights
         self._auditing = auditing
         self._transactional = TransactionalProduce(self, routes, questions)
@@ -334,6 +337,8 @@ class ProduceHandler:
 
     def _answer(self, partitioned: _PartitionedProduce) -> None:
         pending = partitioned.pending
+        if self.traffic is not None:
+            self.traffic.not_produced(partitioned.results)
         if partitioned.request.acks == 0:
             failed = next(
                 (result.error_code for result in partitioned.results if result and result.error_code), 0
@@ -447,6 +452,9 @@ class _PartitionedProduce:
                 answer[LOG_APPEND_TIME_MS],
                 answer[ANSWER_LOG_START],
             )
+            traffic = self._handler.traffic
+            if traffic is not None:
+                traffic.produced(answer)
         self.outstanding -= 1
         if not self.outstanding:
             self._handler.complete(self)

@@ -1,0 +1,112 @@
+"""The metrics process (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+from appliance.config.option import check_fields, option
+from appliance.errors import ConfigurationError
+
+DEFAULT_PORT: Final = 9644
+"""The port in every example. The option has no default, because two appliances on a host would claim the same one."""
+
+_PORT_MAX: Final = 65535
+_LISTENER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+_LOCALHOST: Final = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where the metrics page is, and how much it may hold."""
+
+    listener: str | None = option(
+        None,
+        "metrics.listener",
+        doc=f"Address of the metrics page, as HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}. Without this option, there "
+        "is no metrics process. The page has no authentication, so an address that other hosts can reach also needs "
+        "metrics.insecure. See docs/metrics.md.",
+    )
+    insecure: bool = option(
+        False,
+        "metrics.insecure",
+        doc="Whether metrics.listener may be an address that other hosts can reach. Anybody who can connect to it can "
+        "read the names of topics and groups, and all counters.",
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "metrics.allowed.hosts",
+        doc="Host names, separated by commas, under which browsers and scrapers may ask for the page. Addresses and "
+        "localhost are always allowed. A request with any other name is refused, so that no web page can read the "
+        "metrics through the reader's browser.",
+    )
+    topics_max: int = option(
+        1000,
+        "metrics.topics.max",
+        unit="topics",
+        minimum=0,
+        maximum=100_000,
+        doc="Maximum number of topics with series of their own. Those that were created first come first. The series "
+        "of the whole appliance count all topics.",
+    )
+    partitions: bool = option(
+        False,
+        "metrics.partitions",
+        doc="Whether the pages have series for each partition of these topics, too.",
+    )
+    groups_max: int = option(
+        1000,
+        "metrics.groups.max",
+        unit="groups",
+        minimum=0,
+        maximum=100_000,
+        doc="Maximum number of consumer groups with series of their own, in the order of their names. With 0, the "
+        "metrics process asks the coordinators nothing.",
+    )
+    groups_interval_ms: int = option(
+        15_000,
+        "metrics.groups.interval.ms",
+        unit="ms",
+        minimum=1000,
+        maximum=3_600_000,
+        doc="Time between two questions to the coordinators about committed offsets. They are asked only while "
+        "somebody reads the page: until three minutes after the last time.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.listener is None:
+            return
+        match = _LISTENER.fullmatch(self.listener)
+        if match is None or not 1 <= int(match["port"]) <= _PORT_MAX:
+            raise ConfigurationError(
+                f"metrics.listener = {self.listener!r}: must be HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}"
+            )
+        if not self.is_local and not self.insecure:
+            raise ConfigurationError(
+                f"metrics.listener = {self.listener!r}: other hosts could read the metrics without authentication:"
+                " use an address of loopback, or set metrics.insecure = true"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a metrics process."""
+        return self.listener is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host, without brackets, and port of the listener, which there must be."""
+        match = _LISTENER.fullmatch(self.listener or "")
+        assert match is not None
+        return match["host"].strip("[]"), int(match["port"])
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this host can reach the listener."""
+        host, _ = self.address
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == _LOCALHOST

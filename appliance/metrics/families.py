@@ -1,0 +1,303 @@
+"""Every name of the page `/metrics`, with its type, labels, unit and sentence; docs/metrics.md is written from this.
+
+A name, once released, keeps its meaning. Times are in seconds, sizes in bytes, and counters end with `_total`. A
+counter counts since the start of the appliance and never falls while it runs, also when processes die.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from appliance.metrics.exposition import Family, Kind
+
+_C: Final = Kind.COUNTER
+_G: Final = Kind.GAUGE
+_H: Final = Kind.HISTOGRAM
+
+_BROKER: Final = ("broker",)
+_TOPIC: Final = ("topic",)
+_PROCESS: Final = ("process",)
+_PARTITION: Final = ("topic", "partition")
+_GROUP: Final = ("group", "topic")
+
+
+def _counter(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Family:
+    return Family(f"appliance_{name}_total", _C, help, labels, unit)
+
+
+def _gauge(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Family:
+    return Family(f"appliance_{name}", _G, help, labels, unit)
+
+
+# The appliance
+
+BUILD_INFO = _gauge("build_info", "Always 1. The labels say what runs.", ("version", "build", "cluster_id"))
+READY = _gauge("ready", "1 if every partition with a leader is served, as /readyz answers.")
+CONTROLLER_ACTIVE = _gauge("controller_active", "1 if a controller runs and has published metadata.")
+BROKERS = _gauge("brokers", "Broker slots that are registered.")
+TOPICS = _gauge("topics", "Topics, internal ones included.")
+TOPICS_WITHOUT_SERIES = _gauge(
+    "topics_without_series", "Topics beyond metrics.topics.max, which have no series of their own."
+)
+
+# Traffic
+
+NETWORK_RECEIVED = _counter("network_received_bytes", "Bytes that clients have sent.", (), "bytes")
+NETWORK_SENT = _counter("network_sent_bytes", "Bytes that clients were sent.", (), "bytes")
+PRODUCED_BYTES = _counter("produced_bytes", "Bytes of batches that clients have produced.", (), "bytes")
+PRODUCED_RECORDS = _counter("produced_records", "Records that clients have produced.")
+FETCHED_BYTES = _counter("fetched_bytes", "Bytes of batches that clients have fetched.", (), "bytes")
+CONNECTIONS = _gauge("connections", "Open connections of clients.", _PROCESS)
+CONNECTION_ERRORS = _counter(
+    "connection_errors", "Connections that were closed for what their client sent.", _PROCESS
+)
+
+# Requests
+
+REQUESTS = _counter("requests", "Requests that clients have sent.", ("api",))
+REQUEST_BYTES = _counter("request_bytes", "Bytes of these requests.", ("api",), "bytes")
+PARTITION_ERRORS = _counter(
+    "partition_errors",
+    "Partitions of Produce and Fetch requests that were answered with an error.",
+    ("api", "error"),
+)
+REQUEST_DURATION = Family(
+    "appliance_request_duration_seconds",
+    _H,
+    "Time from a request's arrival to the last byte of its answer. Of Produce and Fetch, one request in 16 is timed.",
+    ("api",),
+    "seconds",
+)
+STAGE_DURATION = Family(
+    "appliance_request_stage_duration_seconds",
+    _H,
+    "Parts of that time: `answer` ends when the answer is there (queue, log, replication, wait for records), `send` "
+    "when it has left, behind the answers before it.",
+    ("api", "stage"),
+    "seconds",
+)
+
+# Replication and partitions
+
+LED_PARTITIONS = _gauge("led_partitions", "Partitions that a broker slot leads.", _BROKER)
+REPLICAS = _gauge("replicas", "Replicas of a broker slot, those that it leads included.", _BROKER)
+UNDER_REPLICATED = _gauge(
+    "under_replicated_partitions",
+    "Partitions that a broker slot leads with fewer in-sync replicas than replicas.",
+    _BROKER,
+)
+UNDER_MIN_ISR = _gauge(
+    "under_min_isr_partitions",
+    "Partitions that a broker slot leads with fewer in-sync replicas than min.insync.replicas.",
+    _BROKER,
+)
+AT_MIN_ISR = _gauge(
+    "at_min_isr_partitions",
+    "Partitions that a broker slot leads with as many in-sync replicas as min.insync.replicas.",
+    _BROKER,
+)
+NOT_PREFERRED = _gauge(
+    "not_preferred_leader_partitions",
+    "Partitions whose preferred leader is this broker slot, and that another one leads.",
+    _BROKER,
+)
+OFFLINE_PARTITIONS = _gauge(
+    "offline_partitions", "Partitions without a leader, or whose leader's storage has failed."
+)
+ISR_SHRINKS = _counter("isr_shrinks", "Replicas that have left a set of in-sync replicas.")
+ISR_EXPANSIONS = _counter("isr_expansions", "Replicas that have joined a set of in-sync replicas.")
+PENDING_CHANGES = _gauge("controller_pending_changes", "Changes that the controller is carrying out.")
+
+# Logs
+
+LOG_BYTES = _gauge(
+    "log_bytes", "Bytes of the logs that a broker slot leads, at most 5 s old.", _BROKER, "bytes"
+)
+LOG_SEGMENTS = _gauge("log_segments", "Segments of these logs.", _BROKER)
+FAILED_DIRECTORIES = _gauge(
+    "failed_log_directories", "Log directories of a broker slot that have failed.", _BROKER
+)
+DISK_FREE = _gauge(
+    "disk_free_bytes",
+    "Bytes that the appliance may still write to the file system of a log directory.",
+    ("broker", "directory"),
+    "bytes",
+)
+DISK_SIZE = _gauge(
+    "disk_size_bytes", "Size of the file system of a log directory.", ("broker", "directory"), "bytes"
+)
+MOVING_PARTITIONS = _gauge(
+    "moving_partitions", "Partitions that a broker slot moves to another log directory.", _BROKER
+)
+LOST_PARTITIONS = _counter(
+    "lost_partitions",
+    "Partitions that have lost records, because every in-sync replica was damaged.",
+    _BROKER,
+)
+REPAIRED_BATCHES = _counter(
+    "repaired_batches", "Damaged batches that were repaired from another replica.", _BROKER
+)
+PRODUCER_IDS = _gauge("producer_ids", "Producer ids that a broker slot's logs remember.", _BROKER)
+FORGOTTEN_PRODUCER_IDS = _counter(
+    "forgotten_producer_ids", "Producer ids that were forgotten because there were too many.", _BROKER
+)
+CLEANER_LOGS = _gauge("cleaner_logs", "Logs that are compacted, as of the last round.")
+CLEANER_UNCLEANABLE = _gauge("cleaner_uncleanable_partitions", "Partitions that the cleaner cannot compact.")
+CLEANER_ROUNDS = _counter("cleaner_rounds", "Rounds of the cleaner.")
+CLEANER_FREED = _counter("cleaner_freed_bytes", "Bytes that compaction has freed.", (), "bytes")
+
+# Waiting
+
+PURGATORY_WAITING = _gauge("purgatory_waiting_fetches", "Fetches that wait for records.")
+PURGATORY_KEYS = _gauge("purgatory_watched_partitions", "Partitions for which fetches wait.")
+PURGATORY_HELD = _gauge(
+    "purgatory_held_answers", "Answers whose deadline the purgatory keeps, such as acks=all."
+)
+PURGATORY_ENDED = _counter(
+    "purgatory_ended_fetches",
+    "Fetches that have left the purgatory: satisfied, expired or cancelled.",
+    ("outcome",),
+)
+PURGATORY_EXPIRED_ANSWERS = _counter("purgatory_expired_answers", "Answers that have reached their deadline.")
+EARLY_FETCHES = _counter("early_fetches", "Fetches that were answered early, because too many waited.")
+
+# Groups and transactions
+
+GROUPS = _gauge("groups", "Consumer groups.")
+GROUP_MEMBERS = _gauge("group_members", "Members of a consumer group.", ("group",))
+GROUP_LAG = _gauge(
+    "group_lag_records",
+    "High watermark less committed offset, summed over the partitions of a topic.",
+    _GROUP,
+)
+GROUP_STABLE_LAG = _gauge(
+    "group_stable_lag_records",
+    "Last stable offset less committed offset. A consumer with read_committed cannot read further while a transaction "
+    "is open.",
+    _GROUP,
+)
+GROUP_PARTITION_LAG = _gauge(
+    "group_partition_lag_records",
+    "As appliance_group_lag_records, with metrics.partitions.",
+    ("group", "topic", "partition"),
+)
+GROUP_COMMITTED = _gauge(
+    "group_committed_offset", "Committed offset, with metrics.partitions.", ("group", "topic", "partition")
+)
+GROUPS_WITHOUT_SERIES = _gauge(
+    "groups_without_series", "Groups beyond metrics.groups.max, which have no series of their own."
+)
+OFFSET_COMMITS = _counter("offset_commits", "Commits of offsets.")
+COORDINATOR_APPENDS = _counter("coordinator_appends", "Batches that coordinators have written.")
+DROPPED_REQUESTS = _counter(
+    "coordinator_dropped_requests", "Requests that coordinators have dropped, because their client had left."
+)
+GROUP_MEMBER_BYTES = _gauge("group_member_bytes", "Memory that members of groups take.", (), "bytes")
+REFUSED_GROUPS = _counter("refused_groups", "Groups that were refused: see group.max.count.")
+REFUSED_MEMBERS = _counter("refused_members", "Requests of members that were refused: see group.members.max.")
+FORGOTTEN_MEMBERS = _counter(
+    "forgotten_member_ids",
+    "Ids of members that had not joined and were forgotten: see group.pending.members.max.",
+)
+TRANSACTIONAL_IDS = _gauge("transactional_ids", "Transactional ids that coordinators remember.")
+PENDING_TRANSACTIONS = _gauge(
+    "transactions_without_markers",
+    "Transactions whose outcome is certain, and whose markers are not all written.",
+)
+MARKERS = _counter("transaction_markers", "Transaction markers that were written.")
+REFUSED_TRANSACTIONAL_IDS = _counter(
+    "refused_transactional_ids", "Transactional ids that were refused: see transactional.id.max.count."
+)
+
+# Quotas, audit, keys
+
+THROTTLED_ANSWERS = _counter("throttled_answers", "Answers that told a client to wait, because of a quota.")
+THROTTLED_SESSIONS = _gauge("throttled_sessions", "Sessions that are throttled now.")
+FORGOTTEN_BUDGETS = _counter(
+    "forgotten_budgets", "Budgets of quotas that were forgotten: see docs/quotas.md."
+)
+AUDIT_ENTRIES = _counter("audit_entries", "Entries of the audit journal that were written.", ("to",))
+LOST_AUDIT_ENTRIES = _counter("lost_audit_entries", "Entries of the audit journal that were lost.")
+IDENTITY_KEYS = _gauge("identity_keys", "Keys of the identity provider that are in use.")
+IDENTITY_KEY_FETCHES = _counter("identity_key_fetches", "Attempts to fetch these keys.", ("outcome",))
+UNKNOWN_IDENTITY_KEYS = _counter("unknown_identity_keys", "Tokens whose key was not known.")
+
+# Processes
+
+PROCESS_UP = _gauge("process_up", "1 if the process runs.", _PROCESS)
+PROCESS_RESTARTS = _counter(
+    "process_restarts", "How often the supervisor has started the process again.", _PROCESS
+)
+PROCESS_START = _gauge(
+    "process_start_time_seconds", "When the process was started, in seconds since 1970.", _PROCESS, "seconds"
+)
+PROCESS_CPU = _counter("process_cpu_seconds", "Processor time, user and system.", _PROCESS, "seconds")
+PROCESS_RESIDENT = _gauge(
+    "process_resident_bytes",
+    "Resident memory. Shared memory counts in each process that uses it.",
+    _PROCESS,
+    "bytes",
+)
+PROCESS_BUSY = _counter(
+    "process_busy_seconds", "Time in which the process's loop had work.", _PROCESS, "seconds"
+)
+PROCESS_IDLE = _counter(
+    "process_idle_seconds", "Time in which the process's loop slept.", _PROCESS, "seconds"
+)
+PROCESS_LOOPS = _counter("process_loops", "Turns of the process's loop.", _PROCESS)
+PROCESS_QUEUE = _gauge("process_queue_depth", "Requests that wait for the process.", _PROCESS)
+PROCESS_REQUESTS = _counter("process_requests", "Requests or messages that the process has taken.", _PROCESS)
+NETWORK_IDLE = _gauge(
+    "network_idle_ratio",
+    "Share of the last minute in which network processes slept, 0 to 1; below 0.3 they are short.",
+)
+WORKER_IDLE = _gauge(
+    "worker_idle_ratio",
+    "Share of the last minute in which I/O workers slept, 0 to 1; below 0.3 they are short.",
+)
+
+# Series of topics
+
+TOPIC_PARTITIONS = _gauge("topic_partitions", "Partitions of a topic.", _TOPIC)
+TOPIC_PRODUCED_BYTES = _counter(
+    "topic_produced_bytes", "Bytes of batches that clients have produced.", _TOPIC, "bytes"
+)
+TOPIC_PRODUCED_RECORDS = _counter("topic_produced_records", "Records that clients have produced.", _TOPIC)
+TOPIC_FETCHED_BYTES = _counter(
+    "topic_fetched_bytes", "Bytes of batches that clients have fetched.", _TOPIC, "bytes"
+)
+TOPIC_PRODUCES = _counter("topic_produce_requests", "Batches that clients have sent.", _TOPIC)
+TOPIC_FETCHES = _counter(
+    "topic_fetch_requests", "Partitions of Fetch requests that were answered with records.", _TOPIC
+)
+TOPIC_FAILED_PRODUCES = _counter("topic_failed_produce_requests", "Batches that were refused.", _TOPIC)
+TOPIC_FAILED_FETCHES = _counter(
+    "topic_failed_fetch_requests", "Partitions of Fetch requests that have failed.", _TOPIC
+)
+TOPIC_LOG_BYTES = _gauge("topic_log_bytes", "Bytes of the leaders' logs, at most 5 s old.", _TOPIC, "bytes")
+TOPIC_LOG_SEGMENTS = _gauge("topic_log_segments", "Segments of these logs.", _TOPIC)
+TOPIC_RECORDS = _gauge("topic_offsets", "Offsets between log start and high watermark.", _TOPIC)
+
+# Series of partitions, with metrics.partitions
+
+PARTITION_LOG_START = _gauge("partition_log_start_offset", "Log start offset.", _PARTITION)
+PARTITION_HIGH_WATERMARK = _gauge("partition_high_watermark", "High watermark.", _PARTITION)
+PARTITION_LAST_STABLE = _gauge("partition_last_stable_offset", "Last stable offset.", _PARTITION)
+PARTITION_LOG_END = _gauge("partition_log_end_offset", "Log end offset of the leader.", _PARTITION)
+PARTITION_LOG_BYTES = _gauge("partition_log_bytes", "Bytes of the leader's log.", _PARTITION, "bytes")
+PARTITION_IN_SYNC = _gauge("partition_in_sync_replicas", "In-sync replicas.", _PARTITION)
+PARTITION_REPLICAS = _gauge("partition_replicas", "Replicas.", _PARTITION)
+PARTITION_LEADER = _gauge("partition_leader", "Broker slot that leads the partition; -1: none.", _PARTITION)
+
+# The metrics process itself
+
+PAGES = _counter("metrics_requests", "Requests to the metrics process.")
+REFUSED_PAGES = _counter("metrics_refused_requests", "Requests to the metrics process that were refused.")
+ENDED_READERS = _counter(
+    "metrics_ended_connections", "Connections to the metrics process that were late, or made room for others."
+)
+PAGE_SECONDS = _gauge("metrics_page_seconds", "Time that the page before this one took.", (), "seconds")
+GROUP_ROUNDS = _counter("metrics_group_rounds", "Rounds of questions about groups.", ("outcome",))
+
+ALL: Final[tuple[Family, ...]] = tuple(each for each in globals().values() if isinstance(each, Family))
+"""In the order of the page."""

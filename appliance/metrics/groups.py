@@ -1,0 +1,279 @@
+"""Committed offsets and members of consumer groups, asked of the coordinators over rings.
+
+    metrics process ──ListGroups, OffsetFetch, DescribeGroups, ConsumerGroupDescribe──→ coordinator
+                    ←─────────────────────────── answers ───────────────────────────────
+
+These are requests of Kafka's protocol, as network processes hand them over (`channels.coordinator_channel`), so the
+coordinator serves them like any other, and nothing of them passes a listener. They are asked one at a time of each
+coordinator, GROUPS_AT_ONCE groups in each. A round begins `metrics.groups.interval.ms` after the one before, and only
+while somebody reads the page. A coordinator that dies costs the round: what the last whole round has found stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.wiring import Attachment
+from appliance.cluster import CONSUMER_OFFSETS, ClusterImage
+from appliance.errors import MalformedFrame
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsRequest
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchResponse
+from appliance.protocol.messages import decode_response, encode_request
+
+GROUPS_AT_ONCE: Final = 50
+NUMBER_MAX: Final = (1 << 32) - 1
+CLIENT_ID: Final = "appliance-metrics"
+CONNECTION: Final = (1 << 32) - 1
+"""Of this process's requests. Numbers of network processes' sessions are small (`RequestLines.receive`)."""
+_NO_ADDRESS: Final = bytes(16)
+_SIZE_BYTES: Final = 4
+_CONSUMER: Final = "consumer"
+
+Steps = Generator[tuple[ApiKey, int, Any], bytes | None, None]
+"""Asks (api key, version, request), and is sent the frame of the answer; None where the coordinator refuses it."""
+Committed = dict[tuple[str, int], int]
+"""Topic and partition → committed offset."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as the last round has found it."""
+
+    name: str
+    committed: Committed = field(default_factory=dict)
+    members: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round has found. `unlisted`: groups beyond the limit, without series of their own."""
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    unlisted: int = 0
+
+
+class _Line:
+    """The ring to and from one coordinator, with at most one question under way."""
+
+    __slots__ = ("number", "pieces", "role", "slot", "steps")
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.slot = 0
+        self.steps: Steps | None = None
+        self.number = 0
+        self.pieces: list[bytes] = []
+
+
+class GroupQuestions:
+    """The rounds.
+
+    Args:
+        attachment: has the rings and this process's pool.
+        groups_max: how many groups have series.
+        image: returns the current metadata image.
+    """
+
+    def __init__(
+        self, attachment: Attachment, *, groups_max: int, image: Callable[[], ClusterImage | None]
+    ) -> None:
+        self._attachment = attachment
+        self._groups_max = groups_max
+        self._image = image
+        assert attachment.pool is not None
+        self._pool = attachment.pool.view
+        self._lines: dict[Role, _Line] = {}
+        self._round = Round()
+        self.found = Round()
+        """Of the last round that ended."""
+        self.rounds = 0
+        self.failed_rounds = 0
+        self._has_failed = False
+        self._number = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a round is under way."""
+        return bool(self._lines)
+
+    def begin(self) -> None:
+        """Begin a round, unless one is under way."""
+        if self._lines:
+            return
+        coordinators = sorted(
+            (role for role in self._attachment.outbound if role.kind is RoleKind.COORDINATOR),
+            key=lambda role: role.index,
+        )
+        self._round, self._has_failed = Round(), not coordinators
+        for role in coordinators:
+            line = self._lines[role] = _Line(role)
+            line.steps = self._steps(line)
+        for line in list(self._lines.values()):
+            self._advance(line, None)
+
+    def hear(self) -> None:
+        """Take the answers that have come."""
+        for role, reader in list(self._attachment.inbound.items()):
+            if role.kind is RoleKind.COORDINATOR and not reader.is_empty():
+                self._take(role, reader.drain())
+
+    def coordinator_down(self, role: Role) -> None:
+        """A coordinator died: what it was asked is not answered."""
+        if self._lines.pop(role, None) is not None:
+            self._has_failed = True
+            self._end_if_done()
+
+    def _take(self, role: Role, messages: list[tuple[Any, ...]]) -> None:
+        writer = self._attachment.outbound.get(role)
+        pool = self._attachment.pools.get(role)
+        released = False
+        for op, flags, _, number, position, length_bytes, inline in messages:
+            if op != CoordinatorOp.ANSWER:
+                continue
+            if flags & CoordinatorFlag.INLINE:
+                piece = inline[:length_bytes]
+            else:
+                piece = b"" if pool is None else bytes(pool.view[position : position + length_bytes])
+                if writer is not None:
+                    writer.put(CoordinatorOp.RELEASE, 0, 0, 0, position, 0, 0, _NO_ADDRESS, 0)
+                    released = True
+            line = self._lines.get(role)
+            if line is None or number != line.number:
+                continue
+            line.pieces.append(piece)
+            if flags & CoordinatorFlag.MORE:
+                continue
+            frame, line.pieces = b"".join(line.pieces), []
+            self._advance(line, None if flags & CoordinatorFlag.REFUSED else frame)
+        if released and writer is not None:
+            writer.publish()
+            self._attachment.bells[role].ring()
+
+    def _advance(self, line: _Line, frame: bytes | None) -> None:
+        """Go on with the questions to one coordinator; `frame` answers the last of them."""
+        assert line.steps is not None
+        try:
+            self._ask(line, *line.steps.send(frame))
+        except StopIteration:
+            del self._lines[line.role]
+            self._end_if_done()
+        except (MalformedFrame, ValueError):
+            del self._lines[line.role]
+            self._has_failed = True
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._lines:
+            return
+        if self._has_failed:
+            self.failed_rounds += 1
+        else:
+            self.rounds += 1
+            self.found = self._round
+
+    def _ask(self, line: _Line, key: ApiKey, version: int, request: Any) -> None:
+        """Write a request into the pool and hand it to the coordinator.
+
+        Raises:
+            ValueError: the ring is full, or the request does not fit into this coordinator's part of the pool.
+        """
+        self._number = self._number % NUMBER_MAX + 1
+        line.number = self._number
+        frame = encode_request(key, version, request, line.number, client_id=CLIENT_ID)[_SIZE_BYTES:]
+        coordinators = self._attachment.wiring.settings.broker.coordinator_processes
+        share_bytes = len(self._pool) // coordinators
+        position = line.role.index * share_bytes
+        if len(frame) > share_bytes:
+            raise ValueError(f"a question of {len(frame)} bytes")
+        self._pool[position : position + len(frame)] = frame
+        image = self._image()
+        topic = None if image is None else image.topics.get(CONSUMER_OFFSETS)
+        partitions = 0 if topic is None or coordinators == 1 else len(topic.partitions)
+        writer = self._attachment.outbound.get(line.role)
+        if writer is None or not writer.put(
+            CoordinatorOp.REQUEST,
+            0,
+            line.slot,
+            line.number,
+            position,
+            len(frame),
+            CONNECTION,
+            _NO_ADDRESS,
+            partitions,
+        ):
+            raise ValueError("the ring is full")
+        writer.publish()
+        self._attachment.bells[line.role].ring()
+
+    def _steps(self, line: _Line) -> Steps:
+        """What one coordinator is asked, question by question; each is answered before the next."""
+        image = self._image()
+        for broker in () if image is None else image.slots:
+            # A coordinator answers each broker slot for the groups whose partitions this slot leads.
+            yield from self._steps_of(line, broker.node_id)
+
+    def _steps_of(self, line: _Line, slot: int) -> Steps:
+        line.slot = slot
+        frame = yield ApiKey.LIST_GROUPS, 5, ListGroupsRequest()
+        listed = _decoded(ApiKey.LIST_GROUPS, 5, frame)
+        if listed.error_code:
+            raise ValueError(f"ListGroups failed with {listed.error_code}")
+        kinds = {each.group_id: each.group_type for each in sorted(listed.groups, key=_group_id)}
+        names = list(kinds)[: self._groups_max]
+        self._round.unlisted += len(kinds) - len(names)
+        for first in range(0, len(names), GROUPS_AT_ONCE):
+            some = names[first : first + GROUPS_AT_ONCE]
+            self._round.groups.update((name, Group(name)) for name in some)
+            wanted = tuple(OffsetFetchGroup(name) for name in some)
+            frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted)
+            self._note_committed(_decoded(ApiKey.OFFSET_FETCH, 8, frame))
+            new = tuple(name for name in some if kinds[name].lower() == _CONSUMER)
+            old = tuple(name for name in some if kinds[name].lower() != _CONSUMER)
+            if new:
+                frame = yield ApiKey.CONSUMER_GROUP_DESCRIBE, 0, ConsumerGroupDescribeRequest(new)
+                self._note_members(_decoded(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, frame))
+            if old:
+                frame = yield ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(old)
+                self._note_members(_decoded(ApiKey.DESCRIBE_GROUPS, 5, frame))
+
+    def _note_committed(self, response: OffsetFetchResponse) -> None:
+        for fetched in response.groups:
+            group = self._round.groups.get(fetched.group_id)
+            if group is not None and not fetched.error_code:
+                group.committed.update(
+                    ((topic.name, each.partition_index), each.committed_offset)
+                    for topic in fetched.topics
+                    for each in topic.partitions
+                    if each.committed_offset >= 0 and not each.error_code
+                )
+
+    def _note_members(self, response: DescribeGroupsResponse | ConsumerGroupDescribeResponse) -> None:
+        for described in response.groups:
+            group = self._round.groups.get(described.group_id)
+            if group is not None:
+                group.members = len(described.members)
+
+
+def _group_id(listed: ListedGroup) -> str:
+    return listed.group_id
+
+
+def _decoded(key: ApiKey, version: int, frame: bytes | None) -> Any:
+    """Return the response in a frame.
+
+    Raises:
+        MalformedFrame: it does not parse.
+    """
+    if frame is None:
+        raise ValueError("the coordinator refuses a question")
+    return decode_response(key, version, memoryview(frame))[1]

@@ -1,0 +1,470 @@
+"""The page `/metrics`: the names of `families.py`, from one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.build import build
+from appliance.channels.roles import RoleKind
+from appliance.channels.traffic_table import (
+    ANSWER_TIME,
+    API_WORDS,
+    APIS,
+    BUCKETS_NS,
+    BYTES_IN,
+    BYTES_OUT,
+    CODES,
+    FETCH_ERRORS,
+    FIRST_CODE,
+    HISTOGRAM_WORDS,
+    OTHER_API,
+    PRODUCE_ERRORS,
+    RECORDS_IN,
+    REQUEST_BYTES,
+    REQUESTS,
+    SEND_TIME,
+    TOTAL_TIME,
+)
+from appliance.channels.worker_counters import directories_of
+from appliance.ipc import process_table
+from appliance.ipc.process_table import ProcessState
+from appliance.metrics import families as names
+from appliance.metrics.exposition import Family, Page, Value
+from appliance.metrics.groups import Group
+from appliance.metrics.snapshot import Process, Snapshot, TopicState
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.errors import ErrorCode
+from appliance.version import VERSION
+
+NS_PER_S: Final = 1e9
+BOUNDS: Final = tuple(repr(bound_ns / NS_PER_S) for bound_ns in BUCKETS_NS)
+_BUCKETS: Final = len(BUCKETS_NS) + 1
+_MS_PER_S: Final = 1000.0
+
+Sample = tuple[Value, Sequence[str]]
+
+assert 1 + _BUCKETS <= HISTOGRAM_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system of a log directory."""
+
+    broker: int
+    directory: str
+    free_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What a page shows beside the snapshot."""
+
+    groups: Sequence[Group]
+    groups_without_series: int
+    disks: Sequence[Disk]
+    network_idle: float
+    worker_idle: float
+    page_seconds: float
+    with_partitions: bool
+
+
+def api_name(key: int) -> str:
+    """Return an API's name as Kafka's metrics spell it: `Produce`, `OffsetCommit`."""
+    try:
+        return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
+    except ValueError:
+        return "Other"
+
+
+API_NAMES: Final = tuple("Other" if key == OTHER_API else api_name(key) for key in range(APIS))
+
+
+def error_name(code: int) -> str:
+    """Return the name of an error code, such as NOT_LEADER_OR_FOLLOWER."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def write_own_page(page: Page, now: Snapshot, extra: Extra) -> None:
+    """Write every family of `families.ALL` that this configuration has samples of."""
+    _write_appliance(page, now)
+    _write_traffic(page, now)
+    _write_requests(page, now)
+    _write_replication(page, now)
+    _write_logs(page, now, extra)
+    _write_waiting(page, now)
+    _write_groups(page, now, extra)
+    _write_services(page, now)
+    _write_processes(page, now, extra)
+    _write_topics(page, now)
+    if extra.with_partitions:
+        _write_partitions(page, now)
+    _write_itself(page, now, extra)
+
+
+def _one(page: Page, family: Family, value: Value, *labels: str) -> None:
+    page.begin(family)
+    page.add(value, *labels)
+
+
+def _write_appliance(page: Page, now: Snapshot) -> None:
+    topology = now.topology
+    _one(page, names.BUILD_INFO, 1, VERSION, build(), topology.cluster_id)
+    _one(page, names.READY, int(is_ready(now)))
+    _one(page, names.CONTROLLER_ACTIVE, int(has_controller(now)))
+    _one(page, names.BROKERS, len(topology.brokers))
+    _one(page, names.TOPICS, topology.topic_count)
+    _one(page, names.TOPICS_WITHOUT_SERIES, topology.topic_count - len(topology.topics))
+
+
+def has_controller(now: Snapshot) -> bool:
+    """Return whether a controller runs that has published an image."""
+    return now.topology.version > 0 and any(
+        each.usage.is_running and each.row.state is ProcessState.RUNNING
+        for each in now.of_kind(RoleKind.CONTROLLER)
+    )
+
+
+def is_ready(now: Snapshot) -> bool:
+    """Return whether requests are answered: an image, an acceptor, and every led partition served."""
+    acceptors = now.of_kind(RoleKind.ACCEPTOR)
+    return (
+        now.topology.version > 0
+        and now.served
+        and all(each.usage.is_running and each.row.state is ProcessState.RUNNING for each in acceptors)
+    )
+
+
+def _write_traffic(page: Page, now: Snapshot) -> None:
+    network = now.of_kind(RoleKind.NETPROC)
+    _one(page, names.NETWORK_RECEIVED, sum(each.totals[process_table.BYTES_IN] for each in network))
+    _one(page, names.NETWORK_SENT, sum(each.totals[process_table.BYTES_OUT] for each in network))
+    _one(page, names.PRODUCED_BYTES, now.head[BYTES_IN])
+    _one(page, names.PRODUCED_RECORDS, now.head[RECORDS_IN])
+    _one(page, names.FETCHED_BYTES, now.head[BYTES_OUT])
+    page.gauge(
+        names.CONNECTIONS,
+        [(each.row.connections if each.usage.is_running else 0, (each.name,)) for each in network],
+    )
+    page.gauge(
+        names.CONNECTION_ERRORS, [(each.totals[process_table.ERRORS], (each.name,)) for each in network]
+    )
+
+
+def used_apis(now: Snapshot) -> list[tuple[str, int]]:
+    """Return name and first word in `Snapshot.apis` of each API that was used."""
+    return [(API_NAMES[key], key * API_WORDS) for key in range(APIS) if now.apis[key * API_WORDS + REQUESTS]]
+
+
+def errors(now: Snapshot) -> list[tuple[str, str, int]]:
+    """Return API, error and how often it was answered, of those that were."""
+    return [
+        (api, error_name(code + FIRST_CODE), now.head[at + code])
+        for api, at in (("Produce", PRODUCE_ERRORS), ("Fetch", FETCH_ERRORS))
+        for code in range(CODES)
+        if now.head[at + code]
+    ]
+
+
+def _write_requests(page: Page, now: Snapshot) -> None:
+    apis = used_apis(now)
+    page.gauge(names.REQUESTS, [(now.apis[at + REQUESTS], (api,)) for api, at in apis])
+    page.gauge(names.REQUEST_BYTES, [(now.apis[at + REQUEST_BYTES], (api,)) for api, at in apis])
+    page.gauge(names.PARTITION_ERRORS, [(count, (api, error)) for api, error, count in errors(now)])
+    page.begin(names.REQUEST_DURATION)
+    for api, at in apis:
+        _histogram(page, now, at + TOTAL_TIME, api)
+    page.begin(names.STAGE_DURATION)
+    for api, at in apis:
+        _histogram(page, now, at + ANSWER_TIME, api, "answer")
+        _histogram(page, now, at + SEND_TIME, api, "send")
+
+
+def buckets(now: Snapshot, at: int) -> list[int]:
+    """Return the counts of a histogram whose first word is `at`."""
+    return now.apis[at + 1 : at + 1 + _BUCKETS]
+
+
+def _histogram(page: Page, now: Snapshot, at: int, *labels: str) -> None:
+    page.histogram(labels, bounds=BOUNDS, counts=buckets(now, at), total=now.apis[at] / NS_PER_S)
+
+
+def _write_replication(page: Page, now: Snapshot) -> None:
+    topology = now.topology
+    brokers = sorted(topology.brokers)
+    for family, counts in (
+        (names.LED_PARTITIONS, topology.leaders),
+        (names.REPLICAS, topology.replicas),
+        (names.UNDER_REPLICATED, topology.under_replicated),
+        (names.UNDER_MIN_ISR, topology.under_min_isr),
+        (names.AT_MIN_ISR, topology.at_min_isr),
+        (names.NOT_PREFERRED, topology.not_preferred),
+    ):
+        page.gauge(family, [(counts[broker], (str(broker),)) for broker in brokers])
+    _one(page, names.OFFLINE_PARTITIONS, now.offline_partitions)
+    _one(page, names.ISR_SHRINKS, counted(now, RoleKind.CONTROLLER, "isr_shrinks"))
+    _one(page, names.ISR_EXPANSIONS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
+    _one(page, names.PENDING_CHANGES, shown(now, RoleKind.CONTROLLER, "pending_changes"))
+
+
+def counted(now: Snapshot, kind: RoleKind, name: str) -> int:
+    """Return the sum of a counter over all processes of a kind and all of their lives."""
+    return sum(each.counted[name] for each in now.of_kind(kind))
+
+
+def shown(now: Snapshot, kind: RoleKind, name: str) -> int:
+    """Return the sum of what the running processes of a kind have now."""
+    return sum(each.counters[name] for each in now.of_kind(kind) if each.usage.is_running)
+
+
+def by_slot(
+    processes: Iterable[Process], value: Callable[[Process], int], brokers: Iterable[int]
+) -> list[tuple[int, tuple[str]]]:
+    """Return one sample a broker slot: the sum over its processes."""
+    sums = dict.fromkeys(brokers, 0)
+    for each in processes:
+        sums[each.role.slot] = sums.get(each.role.slot, 0) + value(each)
+    return [(total, (str(slot),)) for slot, total in sorted(sums.items())]
+
+
+def failed_directories(now: Snapshot) -> list[tuple[int, tuple[str]]]:
+    """Return how many log directories of each slot have failed. Workers of one slot share them."""
+    bits = dict.fromkeys(now.topology.brokers, 0)
+    for each in now.of_kind(RoleKind.IOPROC):
+        bits[each.role.slot] = bits.get(each.role.slot, 0) | each.counters["failed_log_dirs_bits"]
+    return [(len(directories_of(found)), (str(slot),)) for slot, found in sorted(bits.items())]
+
+
+def _write_logs(page: Page, now: Snapshot, extra: Extra) -> None:
+    workers, brokers = now.of_kind(RoleKind.IOPROC), now.topology.brokers
+    page.gauge(names.LOG_BYTES, [(size, (str(slot),)) for slot, size in sorted(now.log_bytes.items())])
+    page.gauge(names.LOG_SEGMENTS, [(count, (str(slot),)) for slot, count in sorted(now.segments.items())])
+    page.gauge(names.FAILED_DIRECTORIES, failed_directories(now))
+    page.gauge(
+        names.DISK_FREE, [(each.free_bytes, (str(each.broker), each.directory)) for each in extra.disks]
+    )
+    page.gauge(
+        names.DISK_SIZE, [(each.size_bytes, (str(each.broker), each.directory)) for each in extra.disks]
+    )
+    for family, name in (
+        (names.MOVING_PARTITIONS, "moving_partitions"),
+        (names.PRODUCER_IDS, "producer_ids"),
+    ):
+        page.gauge(family, by_slot(workers, _now(name), brokers))
+    for family, name in (
+        (names.LOST_PARTITIONS, "lost_partitions"),
+        (names.REPAIRED_BATCHES, "repaired_batches"),
+        (names.FORGOTTEN_PRODUCER_IDS, "forgotten_producer_ids"),
+    ):
+        page.gauge(family, by_slot(workers, _ever(name), brokers))
+    cleaner = RoleKind.CLEANER
+    _one(page, names.CLEANER_LOGS, shown(now, cleaner, "compacted_logs"))
+    _one(page, names.CLEANER_UNCLEANABLE, shown(now, cleaner, "uncleanable_partitions"))
+    _one(page, names.CLEANER_ROUNDS, counted(now, cleaner, "rounds"))
+    _one(page, names.CLEANER_FREED, counted(now, cleaner, "freed_bytes"))
+
+
+def _now(name: str) -> Callable[[Process], int]:
+    return lambda process: process.counters[name] if process.usage.is_running else 0
+
+
+def _ever(name: str) -> Callable[[Process], int]:
+    return lambda process: process.counted[name]
+
+
+def _write_waiting(page: Page, now: Snapshot) -> None:
+    purgatory = RoleKind.PURGATORY
+    _one(page, names.PURGATORY_WAITING, shown(now, purgatory, "waiting"))
+    _one(page, names.PURGATORY_KEYS, shown(now, purgatory, "watched_keys"))
+    _one(page, names.PURGATORY_HELD, shown(now, purgatory, "held_answers"))
+    page.gauge(
+        names.PURGATORY_ENDED,
+        [(counted(now, purgatory, outcome), (outcome,)) for outcome in ("satisfied", "expired", "cancelled")],
+    )
+    _one(page, names.PURGATORY_EXPIRED_ANSWERS, counted(now, purgatory, "expired_answers"))
+    _one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in one topic: partition → records, up to the high watermark and the LSO."""
+
+    group: str
+    topic: str
+    committed: Mapping[int, int]
+    records: Mapping[int, int]
+    stable_records: Mapping[int, int]
+
+
+def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
+    """Return the lag of each group in each topic with series. Partitions that nobody serves have none."""
+    topics = {topic.name: topic.topic for topic in now.topics}
+    columns = now.columns
+    found: list[Lag] = []
+    for group in groups:
+        by_topic: dict[str, dict[int, int]] = {}
+        for (name, partition), offset in group.committed.items():
+            by_topic.setdefault(name, {})[partition] = offset
+        for name, committed in sorted(by_topic.items()):
+            topic = topics.get(name)
+            if topic is None:
+                continue
+            records: dict[int, int] = {}
+            stable_records: dict[int, int] = {}
+            for partition, offset in committed.items():
+                if partition < len(topic.rows):
+                    row = topic.rows[partition]
+                    if columns.serving[row] == topic.partitions[partition].incarnation:
+                        records[partition] = max(0, columns.high_watermark[row] - offset)
+                        stable_records[partition] = max(0, columns.last_stable_offset[row] - offset)
+            found.append(Lag(group.name, name, committed, records, stable_records))
+    return found
+
+
+def _add_partitions(page: Page, lag: Lag, values: Mapping[int, int]) -> None:
+    for partition, value in sorted(values.items()):
+        page.add(value, lag.group, lag.topic, str(partition))
+
+
+def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
+    coordinator = RoleKind.COORDINATOR
+    _one(page, names.GROUPS, shown(now, coordinator, "groups"))
+    page.gauge(names.GROUP_MEMBERS, [(each.members, (each.name,)) for each in extra.groups])
+    behind = lags(now, extra.groups)
+    page.gauge(names.GROUP_LAG, [(sum(each.records.values()), (each.group, each.topic)) for each in behind])
+    page.gauge(
+        names.GROUP_STABLE_LAG,
+        [(sum(each.stable_records.values()), (each.group, each.topic)) for each in behind],
+    )
+    if extra.with_partitions:
+        page.begin(names.GROUP_PARTITION_LAG)
+        for each in behind:
+            _add_partitions(page, each, each.records)
+        page.begin(names.GROUP_COMMITTED)
+        for each in behind:
+            _add_partitions(page, each, each.committed)
+    _one(page, names.GROUPS_WITHOUT_SERIES, extra.groups_without_series)
+    for family, name in (
+        (names.OFFSET_COMMITS, "commits"),
+        (names.COORDINATOR_APPENDS, "appends"),
+        (names.DROPPED_REQUESTS, "dropped_requests"),
+        (names.REFUSED_GROUPS, "refused_groups"),
+        (names.REFUSED_MEMBERS, "refused_members"),
+        (names.FORGOTTEN_MEMBERS, "forgotten_member_ids"),
+        (names.MARKERS, "markers"),
+        (names.REFUSED_TRANSACTIONAL_IDS, "refused_transactional_ids"),
+    ):
+        _one(page, family, counted(now, coordinator, name))
+    _one(page, names.GROUP_MEMBER_BYTES, shown(now, coordinator, "member_bytes"))
+    _one(page, names.TRANSACTIONAL_IDS, shown(now, coordinator, "transactional_ids"))
+    _one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
+
+
+def _write_services(page: Page, now: Snapshot) -> None:
+    network, auditor, keys = RoleKind.NETPROC, RoleKind.AUDITOR, RoleKind.KEYS
+    _one(page, names.THROTTLED_ANSWERS, counted(now, network, "throttled_answers"))
+    _one(page, names.THROTTLED_SESSIONS, shown(now, network, "throttled_sessions"))
+    _one(page, names.FORGOTTEN_BUDGETS, counted(now, network, "forgotten_budgets"))
+    if now.of_kind(auditor):
+        page.gauge(
+            names.AUDIT_ENTRIES,
+            [
+                (counted(now, auditor, "written_entries"), ("file",)),
+                (counted(now, auditor, "appended_entries"), ("topic",)),
+            ],
+        )
+        lost = ("lost_entries", "lost_topic_entries")
+        _one(
+            page,
+            names.LOST_AUDIT_ENTRIES,
+            sum(counted(now, auditor, name) for name in lost) + counted(now, network, "lost_audit_entries"),
+        )
+    if now.of_kind(keys):
+        fetches, failed = counted(now, keys, "fetches"), counted(now, keys, "failed_fetches")
+        _one(page, names.IDENTITY_KEYS, shown(now, keys, "keys"))
+        page.gauge(names.IDENTITY_KEY_FETCHES, [(max(0, fetches - failed), ("good",)), (failed, ("failed",))])
+        _one(page, names.UNKNOWN_IDENTITY_KEYS, counted(now, keys, "unknown_keys"))
+
+
+def _write_processes(page: Page, now: Snapshot, extra: Extra) -> None:
+    def write(family: Family, value: Callable[[Process], Value]) -> None:
+        page.gauge(family, [(value(each), (each.name,)) for each in now.processes])
+
+    write(names.PROCESS_UP, lambda each: int(each.usage.is_running))
+    write(names.PROCESS_RESTARTS, lambda each: max(0, each.generation - 1))
+    write(names.PROCESS_START, lambda each: each.row.started_ms / _MS_PER_S)
+    write(names.PROCESS_CPU, lambda each: each.usage.cpu_seconds)
+    write(names.PROCESS_RESIDENT, lambda each: each.usage.resident_bytes)
+    write(names.PROCESS_BUSY, lambda each: each.totals[process_table.BUSY_NS] / NS_PER_S)
+    write(names.PROCESS_IDLE, lambda each: each.idle_ns / NS_PER_S)
+    write(names.PROCESS_LOOPS, lambda each: each.totals[process_table.LOOPS])
+    write(names.PROCESS_QUEUE, lambda each: each.row.queue_depth if each.usage.is_running else 0)
+    write(names.PROCESS_REQUESTS, lambda each: each.totals[process_table.REQUESTS])
+    _one(page, names.NETWORK_IDLE, extra.network_idle)
+    _one(page, names.WORKER_IDLE, extra.worker_idle)
+
+
+_TOPIC_COLUMNS: Final = (
+    names.TOPIC_PRODUCED_BYTES,
+    names.TOPIC_PRODUCED_RECORDS,
+    names.TOPIC_FETCHED_BYTES,
+    names.TOPIC_PRODUCES,
+    names.TOPIC_FETCHES,
+    names.TOPIC_FAILED_PRODUCES,
+    names.TOPIC_FAILED_FETCHES,
+)
+"""In the order of the columns of a partition's row."""
+
+
+def _write_topics(page: Page, now: Snapshot) -> None:
+    def write(family: Family, value: Callable[[TopicState], int]) -> None:
+        page.begin(family)
+        for topic in now.topics:
+            page.add(value(topic), topic.name)
+
+    write(names.TOPIC_PARTITIONS, lambda topic: len(topic.topic.rows))
+    for column, family in enumerate(_TOPIC_COLUMNS):
+        page.begin(family)
+        for topic in now.topics:
+            page.add(topic.total(column), topic.name)
+    write(names.TOPIC_LOG_BYTES, lambda topic: topic.log_bytes)
+    write(names.TOPIC_LOG_SEGMENTS, lambda topic: topic.segments)
+    write(names.TOPIC_RECORDS, lambda topic: topic.records)
+
+
+def _write_partitions(page: Page, now: Snapshot) -> None:
+    states = [(topic.name, topic.partitions) for topic in now.topics]
+    for family, attribute in (
+        (names.PARTITION_LOG_START, "log_start"),
+        (names.PARTITION_HIGH_WATERMARK, "high_watermark"),
+        (names.PARTITION_LAST_STABLE, "last_stable_offset"),
+        (names.PARTITION_LOG_END, "log_end"),
+        (names.PARTITION_LOG_BYTES, "log_bytes"),
+        (names.PARTITION_IN_SYNC, "in_sync"),
+        (names.PARTITION_REPLICAS, "replicas"),
+        (names.PARTITION_LEADER, "leader"),
+    ):
+        page.begin(family)
+        for name, partitions in states:
+            for each in partitions:
+                page.add(getattr(each, attribute), name, str(each.partition))
+
+
+def _write_itself(page: Page, now: Snapshot, extra: Extra) -> None:
+    kind = RoleKind.METRICS
+    _one(page, names.PAGES, sum(each.totals[process_table.REQUESTS] for each in now.of_kind(kind)))
+    _one(page, names.REFUSED_PAGES, counted(now, kind, "refused_requests"))
+    _one(page, names.ENDED_READERS, counted(now, kind, "ended_connections"))
+    _one(page, names.PAGE_SECONDS, extra.page_seconds)
+    page.gauge(
+        names.GROUP_ROUNDS,
+        [
+            (counted(now, kind, "group_rounds"), ("whole",)),
+            (counted(now, kind, "failed_group_rounds"), ("failed",)),
+        ],
+    )

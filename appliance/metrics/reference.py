@@ -1,0 +1,149 @@
+"""Writes docs/metrics.md from the families: `python -m appliance.metrics.reference [FILE]`.
+
+Without FILE the page goes to standard output. A test fails when the page in docs/ is stale.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from appliance.config.sections.metrics import DEFAULT_PORT
+from appliance.metrics import families, kafka_page
+from appliance.metrics.exposition import Family
+
+_HEAD: Final = f"""\
+# Metrics
+
+This page is generated with `python -m appliance.metrics.reference docs/metrics.md`. Change `appliance/metrics/`, not
+the page.
+
+Set one option, and the appliance serves its metrics to Prometheus:
+
+```
+$ appliance serve --set metrics.listener=127.0.0.1:{DEFAULT_PORT}
+$ curl http://127.0.0.1:{DEFAULT_PORT}/metrics
+```
+
+```yaml
+scrape_configs:                            # prometheus.yml
+  - job_name: appliance
+    static_configs:
+      - targets: ["127.0.0.1:{DEFAULT_PORT}"]
+rule_files:
+  - alerts.yml                             # appliance/metrics/share/alerts.yml
+```
+
+| path | what it answers |
+|---|---|
+| `/metrics` | the series below |
+| `/metrics/kafka` | the same numbers under the names of Kafka's exporters |
+| `/healthz` | 200 while the metrics process answers |
+| `/readyz` | 200 if clients are served, else 503 with the reason |
+| `/startupz` | 200 once the appliance has been ready; it stays so |
+
+Both pages are in Prometheus' text format 0.0.4, or in OpenMetrics 1.0 if the scraper prefers it (header `Accept`).
+
+`/healthz` looks at no disk and at no other process, so it does not fail under load. `/readyz` needs metadata, a process
+that accepts connections, and every partition with a leader served. Replicas that are behind do not matter. If the
+storage of a partition has failed, the appliance is still ready, because a restart would not help.
+
+The package contains a dashboard for Grafana and alert rules for Prometheus: `appliance/metrics/share/dashboard.json`
+and `alerts.yml`. `python -c "import appliance.metrics as m; print(m.__path__[0])"` prints where they are.
+
+## What it costs
+
+A *metrics process* reads shared memory and formats the pages. No other process waits for it. Without `metrics.listener`
+there is no such process, nothing is counted for it, and a request pays a look at an attribute.
+
+With it, a network process counts in its own memory and writes to shared memory four times a second. It reads the clock
+for one in 16 Produce and Fetch requests, and for every other request. A worker writes the sizes of its logs every
+5 seconds. A page for 10,000 partitions takes less than 50 ms of processor time. The metrics process sends a page again
+for ten times as long as it took to build, at most a second. Therefore more scrapers cost little more than one.
+
+## Who may read it
+
+The page has no authentication. It shows names of topics, groups and directories, and no records. Therefore the listener
+must be an address of loopback, unless `metrics.insecure` is set. Put a proxy with TLS in front of it to let other hosts
+read. A request must name an address, `localhost`, or a name in `metrics.allowed.hosts`. So a web page in a browser on
+this host cannot read the metrics. The process serves 32 connections; of more, the one that has made no progress for the
+longest ends. A request must arrive within 5 seconds, and the answer must leave within 30.
+
+## Rules
+
+- Times are in seconds, sizes in bytes. Counters end with `_total`. They count from the start of the appliance, and do
+  not fall when a process is killed and starts again. A process that is killed can lose what it counted in its last
+  quarter of a second.
+- When a topic is deleted, its series end. The sums of the whole appliance keep what it had counted.
+- `broker` is the number of a broker slot, and `process` a role as `appliance status` shows it, such as `netproc 1`.
+- Topics have series of their own up to `metrics.topics.max`; the oldest come first. Groups have series up to
+  `metrics.groups.max`. Two series say how many have none.
+- `metrics.partitions` adds series for each partition. 1,000 topics with 8 partitions are 64,000 series more.
+- The metrics process asks the coordinators about groups every `metrics.groups.interval.ms`, over rings in shared
+  memory. It asks only until three minutes after somebody has read a page. The first page after a pause shows the
+  groups of the round before.
+- The lag of a group counts the partitions for which the group has committed an offset. `appliance_group_lag_records`
+  compares with the high watermark, as other tools do. A consumer with `read_committed` cannot read behind an open
+  transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
+- `appliance_request_stage_duration_seconds` has two stages. `answer` ends when the answer is there. For a Fetch, this
+  includes the wait for records. `send` ends when the answer has left, behind earlier answers of its connection.
+
+The appliance does not collect with Python's client library. In several processes, this library keeps a file for each
+process that ever ran, and every scrape reads all of them. The project's tests use its parser.
+
+## Series of `/metrics`
+
+"""
+
+_KAFKA: Final = """
+## Series of `/metrics/kafka`
+
+Two families of names, from the same numbers: Kafka's JMX beans as the usual rules of jmx_exporter spell them, and
+kafka_exporter. They differ from the originals so:
+
+- One page shows all broker slots. What Kafka has for each broker has the label `broker`.
+- As in JMX, the series of `kafka_server_brokertopicmetrics_…` without the label `topic` is the sum of all topics. A
+  `sum()` over both counts twice.
+- Without `metrics.partitions`, what has a label `partition` is the sum of a topic, without that label. Node ids of
+  leaders have no sum, so these series need the option.
+- Quantiles are of the last five minutes, from the buckets of a histogram. In JMX they are of a sample.
+- `Fetch` and `FetchConsumer` are the same, because followers send no Fetch requests here.
+- Left out, because the broker does not count them: queue, local and remote times of requests, unclean leader elections,
+  bytes of disks, and everything about the Java virtual machine.
+
+"""
+
+
+def reference_page() -> str:
+    """The whole page."""
+    return "".join(_page())
+
+
+def _page() -> Iterator[str]:
+    yield _HEAD
+    yield from _table(families.ALL)
+    yield _KAFKA
+    yield from _table(kafka_page.ALL)
+    yield f"\n{len(families.ALL)} names of the appliance, {len(kafka_page.ALL)} of Kafka's exporters.\n"
+
+
+def _table(known: Iterable[Family]) -> Iterator[str]:
+    yield "| name | type | labels | unit | meaning |\n|---|---|---|---|---|\n"
+    for each in known:
+        labels = ", ".join(f"`{label}`" for label in each.labels) or "none"
+        yield f"| `{each.name}` | {each.kind} | {labels} | {each.unit or 'none'} | {each.help} |\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the page to the file named in `arguments`, or to standard output."""
+    if arguments:
+        Path(arguments[0]).write_text(reference_page(), encoding="utf-8")
+    else:
+        sys.stdout.write(reference_page())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
