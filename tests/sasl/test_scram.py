@@ -266,7 +266,7 @@ def test_a_user_does_not_log_in_by_the_name_of_a_token() -> None:
 
 
 def test_a_credential_is_derived_once_and_forgotten_with_its_token() -> None:
-    tokens = [(TOKEN,)]
+    tokens: list[tuple[DelegationToken, ...]] = [(TOKEN,)]
     credentials = TokenCredentials(SECRET, lambda: tokens[0], ManualClock(1_000))
     first = credentials.find(SCRAM_SHA_256, "id")
     assert first == credentials.find(SCRAM_SHA_256, "id")
