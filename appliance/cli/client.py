@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from appliance.cli.client_settings import PLAINTEXT, SSL, context_of, native_options, security_protocol
+from appliance.cli.client_settings import TOKEN_AUTH, Login, context_of, login_of, native_options
 from appliance.cli.options import CLIENT_OPTIONS
 from appliance.errors import ApplianceError
 from appliance.protocol.errors import ErrorCode
@@ -37,14 +37,14 @@ def admin_client(bootstrap: str) -> AdminClient:
     """A client for topics and settings; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka.admin import AdminClient
 
-    return made(lambda: AdminClient({**_common(bootstrap), **_said_options()}))
+    return made(lambda: AdminClient({**_common(bootstrap), **_librdkafka_options()}))
 
 
 def producer(bootstrap: str, options: Mapping[str, object]) -> Producer:
     """A producer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka import Producer
 
-    return made(lambda: Producer({**_common(bootstrap), **options, **_said_options()}))
+    return made(lambda: Producer({**_common(bootstrap), **options, **_librdkafka_options()}))
 
 
 def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
@@ -60,7 +60,7 @@ def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
                 "auto.offset.reset": "error",
                 **_common(bootstrap),
                 **options,
-                **_said_options(),
+                **_librdkafka_options(),
             }
         )
     )
@@ -102,9 +102,37 @@ def _said_options() -> dict[str, str]:
     return said
 
 
+def _librdkafka_options() -> dict[str, str]:
+    """What the flags said, for librdkafka.
+
+    Raises:
+        click.UsageError: it cannot speak as the flags say.
+    """
+    said = _said_options()
+    if said.pop(TOKEN_AUTH, "false").lower() == "true":
+        raise click.UsageError(
+            "client configuration: tokenauth: librdkafka cannot log in with a delegation token; this command needs"
+            " another login"
+        )
+    return said
+
+
 def is_spoken() -> bool:
-    """Whether our own codec can speak to brokers as the flags say: in plain text or with TLS, without a login."""
-    return security_protocol(_said_options()) in {PLAINTEXT, SSL}
+    """Whether our own codec can speak to brokers as the flags say."""
+    try:
+        login_of(_said_options())
+    except click.UsageError:
+        return False
+    return True
+
+
+def login() -> Login | None:
+    """How our own codec authenticates; None without SASL.
+
+    Raises:
+        click.UsageError: it cannot speak as the flags say.
+    """
+    return login_of(_said_options())
 
 
 def tls_context() -> ssl.SSLContext | None:

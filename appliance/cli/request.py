@@ -1,6 +1,6 @@
 """Requests that librdkafka's admin client does not know, sent by our own codec: one connection, one answer.
 
-With TLS where the flags of the command say so (client_settings.py).
+With TLS and a login where the flags of the command say so (client_settings.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from appliance.cli.client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     BrokerError,
+    login,
     split_address,
     tls_context,
 )
+from appliance.cli.client_settings import Login
 from appliance.errors import ApplianceError
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
+from appliance.protocol.apis.sasl_handshake import SaslHandshakeRequest
 from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request
 
@@ -37,7 +41,7 @@ def request(
         BrokerError: nobody answers there, or not in time, or with something that is no answer.
     """
     host, port = split_address(address)
-    context = tls_context()
+    context, credentials = tls_context(), login()
     try:
         with ExitStack() as opened:
             connection: socket.socket = opened.enter_context(
@@ -46,13 +50,9 @@ def request(
             connection.settimeout(timeout_s)
             if context is not None:
                 connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
-            connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
-            size = _read(connection, SIZE.size)
-            length_bytes = SIZE.unpack(size)[0]
-            if not 0 < length_bytes <= _FRAME_BYTES_MAX:
-                raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
-            frame = size + _read(connection, length_bytes)
-        return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
+            if credentials is not None:
+                _log_in(connection, address, credentials)
+            return _asked(connection, address, api, version, body)
     except TimeoutError as fault:
         raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
     except ssl.SSLCertVerificationError as fault:
@@ -68,6 +68,37 @@ def request(
         raise
     except ApplianceError as fault:
         raise BrokerError(f"{address}: {fault}") from fault
+
+
+def _asked(connection: socket.socket, address: str, api: ApiKey, version: int, body: Any) -> Any:
+    connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
+    size = _read(connection, SIZE.size)
+    length_bytes = SIZE.unpack(size)[0]
+    if not 0 < length_bytes <= _FRAME_BYTES_MAX:
+        raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
+    frame = size + _read(connection, length_bytes)
+    return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
+
+
+def _log_in(connection: socket.socket, address: str, credentials: Login) -> None:
+    """Authenticate with SASL.
+
+    Raises:
+        BrokerError: the broker refuses, or has not proved that it knows the password.
+    """
+    named = _asked(connection, address, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(credentials.mechanism))
+    if named.error_code:
+        known = ", ".join(named.mechanisms) or "none"
+        raise BrokerError(
+            f"{address}: the broker does not take the mechanism {credentials.mechanism}; it takes {known}"
+        )
+    exchange = credentials.exchange()
+    token: bytes | None = exchange.first()
+    while token is not None:
+        told = _asked(connection, address, ApiKey.SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(token))
+        if told.error_code:
+            raise BrokerError(f"{address}: the broker refused the login: {told.error_message}")
+        token = exchange.answer(told.auth_bytes)
 
 
 def _read(connection: socket.socket, length_bytes: int) -> bytes:
