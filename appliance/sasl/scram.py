@@ -92,7 +92,7 @@ class ScramExchange(Exchange):
             raise AuthenticationFailed
         if authorization_id and _name(_value(authorization_id, "a")) != name:
             raise AuthenticationFailed(_OTHER_ID)
-        credential = self._credential = self._claimed(name, is_token="tokenauth=true" in fields[2:])
+        credential = self._credential = self._claimed(name, is_token=_is_by_token(fields[2:]))
         self._client_nonce = nonce
         self._nonce = nonce + secrets.token_urlsafe(_NONCE_BYTES)
         salt = base64.b64encode(credential.salt).decode()
@@ -185,6 +185,12 @@ def _usual(credentials: Iterable[ScramCredential]) -> tuple[int, int]:
     """Return iterations and length of the salt that most of these have."""
     counts = Counter((each.iterations, len(each.salt)) for each in credentials)
     return min(counts, key=lambda look: (-counts[look], look)) if counts else (ITERATIONS_MIN, SALT_BYTES)
+
+
+def _is_by_token(extensions: list[str]) -> bool:
+    """Return what the extensions of a first message say; of one that stands there twice the last counts."""
+    told = dict(each.split("=", 1) for each in extensions)
+    return told.get("tokenauth", "").lower() == "true"
 
 
 def _split(text: str, parts: int) -> list[str]:
