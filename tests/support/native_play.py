@@ -19,21 +19,30 @@ PATIENCE_S = 60.0
 def play(options: dict[str, Any], topic: str, values: Sequence[bytes], *, pause_s: float = 0) -> list[bytes]:
     """Write and read with the sync face. `pause_s`: between two halves, on the same connections."""
     half = len(values) // 2
-    with (
-        appliance_client.Producer(**options, linger_ms=5) as producer,
-        appliance_client.Consumer(topic, **options, group_id=topic, auto_offset_reset="earliest") as consumer,
-    ):
-        found: list[bytes] = []
-        for part in (values[:half], values[half:]):
-            wanted = len(found) + len(part)
-            for sent in [producer.send(topic, value, partition=0) for value in part]:
+    found: list[bytes] = []
+    with appliance_client.Producer(**options, linger_ms=5) as producer:
+
+        def write(some: Sequence[bytes]) -> None:
+            for sent in [producer.send(topic, value, partition=0) for value in some]:
                 sent.result(PATIENCE_S)
-            deadline = time.monotonic() + PATIENCE_S
-            while len(found) < wanted and time.monotonic() < deadline:
-                for records in consumer.poll(500).values():
-                    found += [record.value for record in records]
+
+        # The topic exists before the consumer asks for its partitions.
+        write(values[:half])
+        with appliance_client.Consumer(
+            topic, **options, group_id=topic, auto_offset_reset="earliest"
+        ) as consumer:
+            _read(consumer, found, half)
             time.sleep(pause_s)
+            write(values[half:])
+            _read(consumer, found, len(values))
     return found
+
+
+def _read(consumer: appliance_client.Consumer, found: list[bytes], count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        for records in consumer.poll(500).values():
+            found += [record.value for record in records]
 
 
 def play_async(options: dict[str, Any], topic: str, values: Sequence[bytes]) -> list[bytes]:

@@ -359,6 +359,6 @@ def test_the_native_client_logs_in_with_a_token(brokers: Brokers, side: str) -> 
     options["sasl_oauth_token_provider"] = lambda: ONE.token(good_claims(aud="others"))
     with (
         appliance_client.Producer(**options) as producer,
-        pytest.raises(AuthenticationError, match="invalid_token|invalid credentials"),
+        pytest.raises(AuthenticationError, match=r"invalid_token|invalid credentials"),
     ):
         producer.send(f"native-{side}", b"x")
