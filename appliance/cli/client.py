@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from appliance.cli.client_settings import TOKEN_AUTH, Login, context_of, login_of, native_options
+from appliance.cli.client_settings import TOKEN_AUTH, native_options
+from appliance.cli.connecting import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    BrokerError,
+    said_options,
+    split_address,
+)
 from appliance.cli.options import CLIENT_OPTIONS
-from appliance.errors import ApplianceError
+from appliance.cli.request import require_login
 from appliance.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,15 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_S: Final = 5.0
-REQUEST_TIMEOUT_S: Final = 30.0
 
 # Groups are never used: partitions are assigned, nothing is committed. librdkafka wants a name all the same.
 UNUSED_GROUP: Final = "appliance-command-line"
-
-
-class BrokerError(ApplianceError):
-    """No broker answers, or the one that does refuses."""
 
 
 def admin_client(bootstrap: str) -> AdminClient:
@@ -84,6 +84,7 @@ def made(make: Callable[[], T]) -> T:
 def _common(bootstrap: str) -> dict[str, Any]:
     bootstrap = bootstrap_of(bootstrap)
     require_listener(bootstrap)
+    require_login(bootstrap)
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "appliance",
@@ -94,21 +95,13 @@ def _common(bootstrap: str) -> dict[str, Any]:
     }
 
 
-def _said_options() -> dict[str, str]:
-    """What `-X`, `--client-config` and `--command-config` said; where the broker is, `--bootstrap` decides."""
-    context = click.get_current_context(silent=True)
-    said: dict[str, str] = dict(context.meta.get(CLIENT_OPTIONS, {})) if context is not None else {}
-    said.pop("bootstrap.servers", None)
-    return said
-
-
 def _librdkafka_options() -> dict[str, str]:
     """What the flags said, for librdkafka.
 
     Raises:
         click.UsageError: it cannot speak as the flags say.
     """
-    said = _said_options()
+    said = said_options()
     if said.pop(TOKEN_AUTH, "false").lower() == "true":
         raise click.UsageError(
             "client configuration: tokenauth: librdkafka cannot log in with a delegation token; this command needs"
@@ -117,40 +110,13 @@ def _librdkafka_options() -> dict[str, str]:
     return said
 
 
-def is_spoken() -> bool:
-    """Whether our own codec can speak to brokers as the flags say."""
-    try:
-        login_of(_said_options())
-    except click.UsageError:
-        return False
-    return True
-
-
-def login() -> Login | None:
-    """How our own codec authenticates; None without SASL.
-
-    Raises:
-        click.UsageError: it cannot speak as the flags say.
-    """
-    return login_of(_said_options())
-
-
-def tls_context() -> ssl.SSLContext | None:
-    """The TLS context for our own codec; None in plain text.
-
-    Raises:
-        click.UsageError: it cannot speak as the flags say.
-    """
-    return context_of(_said_options())
-
-
 def native_client_options() -> dict[str, Any]:
     """How the native client is to speak to brokers.
 
     Raises:
         click.UsageError: it cannot speak as the flags say.
     """
-    return native_options(_said_options())
+    return native_options(said_options())
 
 
 def bootstrap_of(bootstrap: str) -> str:
@@ -169,21 +135,6 @@ def _has_ipv4(bootstrap: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`; the port may be left out.
-
-    Raises:
-        BrokerError: the port is no port.
-    """
-    text = address.strip()
-    host, colon, port = text.rpartition(":")
-    if not colon or (text.startswith("[") and text.endswith("]")):
-        host, port = text, "9092"
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not host:
-        raise BrokerError(f"{address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def require_listener(bootstrap: str) -> None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from appliance.cli.client import (
+from appliance.cli.client_settings import Login
+from appliance.cli.connecting import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     BrokerError,
+    is_spoken,
     login,
     split_address,
     tls_context,
 )
-from appliance.cli.client_settings import Login
 from appliance.errors import ApplianceError
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
@@ -32,6 +34,10 @@ ELEMENTS_MAX: Final = 2_000_000
 _CORRELATION_ID = 1
 
 
+class LoginRefused(BrokerError):
+    """The broker does not take the user and the password, or the mechanism."""
+
+
 def request(
     address: str, api: ApiKey, version: int, body: Any, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Any:
@@ -40,6 +46,36 @@ def request(
     Raises:
         BrokerError: nobody answers there, or not in time, or with something that is no answer.
     """
+    return _on_connection(
+        address, timeout_s, lambda connection: _asked(connection, address, api, version, body)
+    )
+
+
+def require_login(addresses: str) -> None:
+    """Return when the first broker that answers takes the login of the flags; at once where they say none.
+
+    librdkafka goes on trying when a broker refuses, and does not say why in the end.
+
+    Raises:
+        BrokerError: it refuses; or none of them answers.
+    """
+    if not is_spoken() or login() is None:
+        return
+    left = [each.strip() for each in addresses.split(",")]
+    while left:
+        try:
+            _on_connection(left.pop(0), CONNECT_TIMEOUT_S, lambda _connection: None)
+        except LoginRefused:
+            raise
+        except BrokerError:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _on_connection(address: str, timeout_s: float, use: Callable[[socket.socket], Any]) -> Any:
+    """Connect, authenticate, and return what `use` makes of the connection. Raises BrokerError."""
     host, port = split_address(address)
     context, credentials = tls_context(), login()
     try:
@@ -52,7 +88,7 @@ def request(
                 connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
             if credentials is not None:
                 _log_in(connection, address, credentials)
-            return _asked(connection, address, api, version, body)
+            return use(connection)
     except TimeoutError as fault:
         raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
     except ssl.SSLCertVerificationError as fault:
@@ -84,12 +120,13 @@ def _log_in(connection: socket.socket, address: str, credentials: Login) -> None
     """Authenticate with SASL.
 
     Raises:
-        BrokerError: the broker refuses, or has not proved that it knows the password.
+        LoginRefused: the broker refuses.
+        SaslFault: it has not proved that it knows the password.
     """
     named = _asked(connection, address, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(credentials.mechanism))
     if named.error_code:
         known = ", ".join(named.mechanisms) or "none"
-        raise BrokerError(
+        raise LoginRefused(
             f"{address}: the broker does not take the mechanism {credentials.mechanism}; it takes {known}"
         )
     exchange = credentials.exchange()
@@ -97,7 +134,7 @@ def _log_in(connection: socket.socket, address: str, credentials: Login) -> None
     while token is not None:
         told = _asked(connection, address, ApiKey.SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(token))
         if told.error_code:
-            raise BrokerError(f"{address}: the broker refused the login: {told.error_message}")
+            raise LoginRefused(f"{address}: the broker refused the login: {told.error_message}")
         token = exchange.answer(told.auth_bytes)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
+from appliance.cli.client import admin_client, answer_of, asked, refusal
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import Partition, committed_offsets, earliest, latest, offsets_at, since
 from appliance.cli.options import DURATION, client_options
 from appliance.cli.output import json_option, print_json, print_table

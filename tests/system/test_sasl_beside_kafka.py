@@ -463,12 +463,8 @@ def test_the_native_client_stays_connected_by_authenticating_again(pair: Pair, s
         assert play(options, f"native-{side}", values, pause_s=LIFETIME_MS / 1000 + 0.5) == values
     assert counts.authenticated > counts.opened
     assert counts.lost == 0
-    for mechanism, user, password in (
-        ("PLAIN", "bob", "pässword"),
-        ("SCRAM-SHA-256", "carol", "carol-secret"),
-    ):
-        options |= {"sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password}
-        assert play_async(options, f"native-{side}-{mechanism}", values) == values
+    options |= {"sasl_mechanism": "PLAIN", "sasl_username": "bob", "sasl_password": "pässword"}
+    assert play_async(options, f"native-{side}-plain", values) == values
     options["sasl_password"] = "wrong"
     with (
         appliance_client.Producer(**options) as producer,
