@@ -6,13 +6,14 @@
 
 The metadata store has tokens without their passwords, so who reads it cannot log in with them.
 
+Every process knows this module, and few of them derive a password: OpenSSL is loaded with the first one that does.
+
 Source: Kafka's `DelegationTokenManager.java`, release 4.3.
 """
 
 from __future__ import annotations
 
 import base64
-import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ class TokenLogin(NamedTuple):
 
 def hmac_of(secret: str, token_id: str) -> bytes:
     """Return the HMAC of a token."""
+    import hmac
+
     return hmac.digest(secret.encode(), token_id.encode(), "sha512")
 
 

@@ -6,7 +6,6 @@ Source: Kafka's `KafkaApis.scala` (`allowTokenRequests`), release 4.3.
 
 from __future__ import annotations
 
-import hmac
 from typing import Final
 
 from appliance.channels.control_channel import CreateToken, ExpireToken, RenewToken, TokenOutcome
@@ -45,6 +44,8 @@ def secret_of(view: LocalView) -> str | None:
 
 def meant_by(wanted: bytes, secret: str, view: LocalView) -> Steps[str]:
     """Return the id of the token with this HMAC; "" where there is none."""
+    import hmac
+
     found = ""
     for number, token in enumerate(view.image.tokens):
         if not number % _PIECE:
