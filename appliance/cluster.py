@@ -103,6 +103,26 @@ class ScramCredential(msgspec.Struct, frozen=True, order=True):
         return f"ScramCredential({self.user!r}, {self.mechanism!r})"
 
 
+class DelegationToken(msgspec.Struct, frozen=True, order=True):
+    """A token that its holder logs in with as `owner` (KIP-48). Its password is not here: it follows from the id and
+    the secret of the cluster.
+
+    Principals as `User:alice`; times in milliseconds since 1970. `max_ms`: no renewal goes beyond it.
+    """
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    max_ms: int
+    expires_ms: int
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether nobody can log in with it any more."""
+        return self.expires_ms < now_ms or self.max_ms < now_ms
+
+
 class QuotaEntity(msgspec.Struct, frozen=True, order=True):
     """Who a quota is for (KIP-546). Each part is a name, "" for the default, or None where the entity does not have it.
 
@@ -126,7 +146,8 @@ class ClusterImage(msgspec.Struct, frozen=True):
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
     group id. `acls`: every rule, in order; the same object in every image until one changes. `scram`: every user's
-    credentials, in order, the same. `quotas`: the same, of entities with quotas.
+    credentials, in order, the same. `quotas`: the same, of entities with quotas. `tokens`: every delegation token, in
+    order, the same.
     """
 
     version: int
@@ -140,6 +161,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
     acls: tuple[AclBinding, ...] = ()
     scram: tuple[ScramCredential, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
+    tokens: tuple[DelegationToken, ...] = ()
 
 
 def topic_name_fault(name: str) -> str | None:

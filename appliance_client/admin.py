@@ -20,7 +20,7 @@ from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance_client.core import Core
-from appliance_client.errors import TransportError, error_of
+from appliance_client.errors import AuthenticationError, TransportError, error_of
 from appliance_client.options import ConnectionOptions, options_of
 from appliance_client.thread import IoThread
 
@@ -122,6 +122,8 @@ class Admin:
         while True:
             try:
                 return await network.call(network.any_node() if node_id is None else node_id, api, request)
+            except AuthenticationError:
+                raise
             except TransportError:
                 wait_s = network.backoff_s(attempt)
                 attempt += 1

@@ -29,7 +29,7 @@ from appliance_client.assignors import (
     encode_subscription,
 )
 from appliance_client.core import Core
-from appliance_client.errors import ClientError, TransportError, error_of
+from appliance_client.errors import AuthenticationError, ClientError, TransportError, error_of
 from appliance_client.membership import Application, Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.scheduling import Event, first_of
@@ -92,6 +92,8 @@ class ClassicMembership(Membership):
                 continue
             except TransportError as error:
                 logger.info("group %s: %s", self._coordinator.group_id, error)
+                if isinstance(error, AuthenticationError):
+                    self._consumer.failed(error)
                 await self._scheduler.sleep(self._core.network.backoff_s(attempt))
                 attempt += 1
             except ClientError as error:

@@ -1,12 +1,13 @@
 """One connection to a broker, without the socket: bytes in, buffers out.
 
-    IDLE ──call──▶ OPENING ──opened──▶ GREETING ──ApiVersions answered──▶ READY
-      ▲               │                    │                                │
-      └───────────────┴────────lost────────┴────────────────────────────────┘
+    IDLE ──call──▶ OPENING ──opened──▶ GREETING ──ApiVersions answered──▶ AUTHENTICATING ──▶ READY
+      ▲               │                    │                                    │              │
+      └───────────────┴────────lost────────┴────────────────────────────────────┴──────────────┘
 
     IDLE       no socket. A call asks for one, after the reconnect backoff where the last one failed.
     OPENING    the transport opens a socket. Calls wait.
     GREETING   ApiVersions is under way (KIP-511: an unknown version is answered in the body of v0). Calls wait.
+    AUTHENTICATING  with SASL only (sasl.py), and again before the session ends. Calls wait.
     READY      calls are sent at once. A broker answers in their order.
 
 A stream gives bytes to `room` and `filled`, and takes `outgoing`. A transport of messages says
@@ -32,7 +33,14 @@ from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.protocol.primitives import INT16, INT32, Cursor, skip_tagged_fields
 from appliance.protocol.records.batch import Buffer
-from appliance_client.errors import RecordTooLargeError, TransportError, UnsupportedVersionError, error_of
+from appliance_client.errors import (
+    AuthenticationError,
+    RecordTooLargeError,
+    TransportError,
+    UnsupportedVersionError,
+    error_of,
+)
+from appliance_client.sasl import Authentication, Provider
 from appliance_client.scheduling import Outcome
 
 if TYPE_CHECKING:
@@ -73,7 +81,8 @@ class Connection:
     IDLE: Final = 0
     OPENING: Final = 1
     GREETING: Final = 2
-    READY: Final = 3
+    AUTHENTICATING: Final = 3
+    READY: Final = 4
 
     def __init__(self, network: Network, node_id: int) -> None:
         self.node_id = node_id
@@ -100,6 +109,7 @@ class Connection:
         self._small_filled = 0
         self._large: bytearray | None = None
         self._large_filled = 0
+        self._authentication: Authentication | None = None
         self._requests: deque[tuple[int, bool]] | None = None
         """Of a transport of messages: pieces of each request in `outgoing`, and whether an answer is awaited."""
 
@@ -248,10 +258,13 @@ class Connection:
         self._requests = deque() if messages else None
         self._greet(ApiKey.API_VERSIONS.max_version)
 
-    def lost(self, reason: str) -> None:
-        """The socket is gone, or could not be opened. Rejects every call with TransportError."""
+    def lost(self, reason: str, kind: type[TransportError] = TransportError) -> None:
+        """The socket is gone, or could not be opened. Rejects every call with an error of `kind`."""
         if self.state == self.IDLE:
             return
+        if self._authentication is not None:
+            self._authentication.end()
+            self._authentication = None
         host, port = self.address
         place = f"{host}:{port}" if port else host
         self.state = self.IDLE
@@ -269,13 +282,18 @@ class Connection:
         self._in_flight.clear()
         self._waiting.clear()
         for outcome in told:
-            outcome.reject(TransportError(f"{place}: {reason}"))
+            outcome.reject(kind(f"{place}: {reason}"))
         self._network.on_change()
 
     def drop(self, reason: str) -> None:
         """Have the transport close the socket; for everybody else the connection is lost at once."""
         self._network.to_close.append(self)
         self.lost(reason)
+
+    def refuse(self, error: AuthenticationError) -> None:
+        """The broker, or the client itself, does not take the other one for who it claims to be."""
+        self._network.to_close.append(self)
+        self.lost(str(error), AuthenticationError)
 
     def next_request(self) -> tuple[list[Buffer], bool] | None:
         """The next request to send, and whether it will be answered; None where there is none.
@@ -376,13 +394,73 @@ class Connection:
         if answer.error_code:
             self.drop(str(error_of(answer.error_code)))
             return
+        self._network.learn_features(answer)
+        if self._options.login is None:
+            self._ready()
+        else:
+            self._authenticate()
+
+    def _ready(self) -> None:
         self.state = self.READY
         self._failures = 0
-        self._network.learn_features(answer)
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             self._send(call)
         self._network.on_change()
+
+    # ── authentication ───────────────────────────────────────────────────────────────────────────────────
+
+    def _authenticate(self) -> None:
+        login = self._options.login
+        assert login is not None
+        self.state = self.AUTHENTICATING
+        under_way = self._authentication = Authentication(self, login, self._authenticated)
+
+        def overdue() -> None:
+            if self.state == self.AUTHENTICATING and self._authentication is under_way:
+                self.drop("the authentication was not finished in time")
+
+        self._scheduler.call_at(self._scheduler.now_s + self._options.request_timeout_ms / 1000, overdue)
+        under_way.begin()
+
+    def _authenticated(self) -> None:
+        self._ready()
+
+    def ask_while_authenticating(self, api: ApiKey, body: Any, *, version_max: int) -> Outcome[Any]:
+        """Send a request of the authentication, which other calls wait for.
+
+        Raises:
+            UnsupportedVersionError: the broker does not speak it.
+        """
+        version = self.version_of(api, version_max)
+        client_id = self._options.client_id
+        outcome: Outcome[Any] = Outcome()
+        call = _Call(
+            api,
+            version,
+            lambda version, number: (encode_request(api, version, body, number, client_id=client_id),),
+            lambda version, frame: decode_response(api, version, frame)[1],
+            self._options.request_timeout_ms / 1000,
+            outcome,
+        )
+        self._write(call, version)
+        return outcome
+
+    def token_of(self, provider: Provider) -> Outcome[Any]:
+        """Ask the application for a token."""
+        outcome: Outcome[Any] = Outcome()
+        self._network.run_aside(provider, outcome)
+        return outcome
+
+    def authenticate_again_in(self, seconds: float) -> None:
+        """Authenticate again after so long, if this session still is there (KIP-368)."""
+        session = self._authentication
+
+        def again() -> None:
+            if self.state == self.READY and self._authentication is session:
+                self._authenticate()
+
+        self._scheduler.call_at(self._scheduler.now_s + seconds, again)
 
 
 def _nothing(_version: int, _frame: memoryview) -> None:

@@ -75,6 +75,7 @@ class ConsumerCore:
         self._next_commit_s = core.scheduler.now_s + options.auto_commit_interval_ms / 1000
         core.pump = self.fetching.pump
         core.metadata.on_change = self._metadata_changed
+        core.metadata.on_refused = self.failed
 
     def _news(self) -> None:
         self.on_news()

@@ -24,7 +24,7 @@ from appliance.protocol.apis.consumer_group_heartbeat import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance_client.core import Core
-from appliance_client.errors import ClientError, TransportError, error_of
+from appliance_client.errors import AuthenticationError, ClientError, TransportError, error_of
 from appliance_client.membership import Application, Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.scheduling import Event, first_of
@@ -83,6 +83,8 @@ class ConsumerGroupMembership(Membership):
                 attempt = 0
             except TransportError as error:
                 logger.info("group %s: %s", self._coordinator.group_id, error)
+                if isinstance(error, AuthenticationError):
+                    self._consumer.failed(error)
                 self._said_topics = self._said_owned = None
                 await self._scheduler.sleep(self._core.network.backoff_s(attempt))
                 attempt += 1

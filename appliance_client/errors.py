@@ -7,6 +7,7 @@
     │   ├── ForkedError              the process was forked after the client was made
     │   └── IllegalStateError        not now: no transaction, no assignment, another thread polls
     ├── TransportError           (retriable) no connection, or it was lost before an answer came
+    │   └── AuthenticationError      (not retriable) the broker refuses the login, or has not proved who it is
     ├── TimedOutError            (retriable) not done in time; is a TimeoutError
     │   ├── BufferFullError          buffer.memory stayed full, or metadata missing, for max.block.ms
     │   └── DeliveryTimeoutError     a record was not acknowledged within delivery.timeout.ms
@@ -66,6 +67,16 @@ class TransportError(ClientError):
 
     retriable = True
     code = int(ErrorCode.NETWORK_EXCEPTION)
+
+
+class AuthenticationError(TransportError):
+    """The broker refuses the client's login, or has not proved that it knows the client's password.
+
+    The client goes on trying, with its reconnect backoff, because a user or a token may be made later.
+    """
+
+    retriable = False
+    code = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
 class TimedOutError(ClientError, TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import ssl
 import time
@@ -130,6 +131,8 @@ class LoopIo:
         self._later: asyncio.TimerHandle | None = None
         self._watched: dict[int, tuple[Callable[[int], None], int]] = {}
         self._transport = transport_for(core.network.options, self, _tcp)
+        self._aside: set[asyncio.Task[None]] = set()
+        core.network.run_aside = self._run_aside
         self.before_sleep: Callable[[float], bool] = lambda _wake_s: True
 
     def check(self) -> None:
@@ -164,6 +167,24 @@ class LoopIo:
         if self._watched.pop(descriptor, None) is not None and not self.loop.is_closed():
             self.loop.remove_reader(descriptor)
             self.loop.remove_writer(descriptor)
+
+    def _run_aside(self, work: Callable[[], Any], outcome: Outcome[Any]) -> None:
+        """Run a function of the application: a coroutine function here, another one on a thread."""
+
+        async def run() -> None:
+            try:
+                value = work() if inspect.iscoroutinefunction(work) else await asyncio.to_thread(work)
+                if inspect.isawaitable(value):
+                    value = await value
+            except Exception as error:
+                outcome.reject(error)
+            else:
+                outcome.resolve(value)
+            self.kick()
+
+        task = self.loop.create_task(run())
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     def _ready(self, descriptor: int, event: int) -> None:
         found = self._watched.get(descriptor)

@@ -24,6 +24,7 @@ from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRe
 from appliance.protocol.errors import ErrorCode
 from appliance_client.core import Core
 from appliance_client.errors import (
+    AuthenticationError,
     ClientError,
     CommitFailedError,
     TimedOutError,
@@ -216,6 +217,8 @@ class Coordinator:
             error: ClientError
             try:
                 answer = await self.ask(api, request, deadline_s=deadline_s, version_max=9)
+            except AuthenticationError:
+                raise
             except TransportError as lost:
                 error = lost
             else:

@@ -20,7 +20,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance_client.connection import Connection
-from appliance_client.errors import ClientError, TimedOutError, TransportError, error_of
+from appliance_client.errors import AuthenticationError, ClientError, TimedOutError, TransportError, error_of
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Event, Outcome, Scheduler, first_of
 from appliance_client.wire import TopicKey
@@ -74,6 +74,8 @@ class Network:
         self._features_epoch = -1
         self.on_change: Callable[[], None] = lambda: None
         """Called when a connection became ready or was lost."""
+        self.run_aside: Callable[[Callable[[], Any], Outcome[Any]], None] = _run_here
+        """Runs a function of the application that may take long, and gives its outcome; a driver's, without waiting."""
         self._connections: dict[int, Connection] = {}
         self._tried: dict[int, float] = {}
 
@@ -184,6 +186,7 @@ class Network:
         Raises:
             TimedOutError: none was found before `deadline_s`.
             BrokerError: the broker refused with an error that does not pass.
+            AuthenticationError: it refuses the login.
         """
         attempt = 0
         last: Exception | None = None
@@ -207,6 +210,8 @@ class Network:
                 if not error.retriable:
                     raise error
                 last = error
+            except AuthenticationError:
+                raise
             except TransportError as lost:
                 last = lost
             wait_s = self.backoff_s(attempt)
@@ -235,6 +240,9 @@ class Metadata:
         self.all_topics = False
         self.on_change: Callable[[], None] = lambda: None
         self.last_error: ClientError | None = None
+        self.on_refused: Callable[[AuthenticationError], None] = lambda _error: None
+        """Called when a broker refuses the client's login."""
+        self._refusals = 0
         self._network = network
         self._scheduler = network.scheduler
         self._auto_create = auto_create
@@ -264,9 +272,13 @@ class Metadata:
         Raises:
             BrokerError: the topic cannot be used, or still does not exist at `deadline_s`.
             TimedOutError: nobody could be asked before `deadline_s`.
+            AuthenticationError: a broker refuses the login.
         """
         self.want(name)
+        refusals = self._refusals
         while True:
+            if self._refusals != refusals and self.last_error is not None:
+                raise self.last_error
             found = self.topics.get(name)
             if found is not None and not found.error_code:
                 return found
@@ -345,6 +357,8 @@ class Metadata:
             )
         except ClientError as error:
             self.last_error = error
+            if isinstance(error, AuthenticationError):
+                self._refused(error)
             return False
         self.last_error = None
         complete = self._learn(answer)
@@ -352,6 +366,14 @@ class Metadata:
         fresh.resolve(None)
         self.on_change()
         return complete
+
+    def _refused(self, error: AuthenticationError) -> None:
+        """Wake who waits for metadata: the error is what they get."""
+        self._refusals += 1
+        waiting, self._fresh = self._fresh, Outcome()
+        waiting.resolve(None)
+        self.on_refused(error)
+        self.on_change()
 
     def _learn(self, answer: MetadataResponse) -> bool:
         for broker in answer.brokers:
@@ -388,3 +410,11 @@ class Metadata:
             for name in [name for name in self.topics if name not in told]:
                 del self.topics[name]
         return complete
+
+
+def _run_here(work: Callable[[], Any], outcome: Outcome[Any]) -> None:
+    """Run it at once, where no driver does better."""
+    try:
+        outcome.resolve(work())
+    except Exception as error:
+        outcome.reject(error)

@@ -10,7 +10,7 @@ from appliance.protocol.apis.list_offsets import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance_client.core import Core
-from appliance_client.errors import ClientError, TimedOutError, TransportError, error_of
+from appliance_client.errors import AuthenticationError, ClientError, TimedOutError, TransportError, error_of
 from appliance_client.options import ConsumerOptions
 from appliance_client.values import OffsetAndTimestamp, TopicPartition
 
@@ -54,6 +54,8 @@ class OffsetLookup:
             for node_id, places in by_node.items():
                 try:
                     last = await self._list_offsets_of(node_id, places, wanted, isolation, found) or last
+                except AuthenticationError:
+                    raise
                 except TransportError as error:
                     last = error
             if len(found) == len(wanted):

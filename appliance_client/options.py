@@ -19,6 +19,7 @@ from appliance.protocol.records.compression import Codec
 from appliance_client.assignors import assignors_of
 from appliance_client.data_directory import address_in, data_directory_of, has_lanes, is_local
 from appliance_client.errors import OptionError
+from appliance_client.sasl import SASL_ALIASES, Login, login_of
 from appliance_client.tls import ALIASES, tls_context
 
 Address = tuple[str, int]
@@ -75,8 +76,15 @@ class ConnectionOptions:
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
-    ssl_password: str | None = None
+    ssl_password: str | None = field(default=None, repr=False)
     ssl_check_hostname: bool = True
+
+    # SASL over TCP (sasl.py), with security_protocol SASL_PLAINTEXT or SASL_SSL. The names are those of librdkafka.
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    sasl_token_auth: bool = False
+    sasl_oauth_token_provider: Any = None
 
     # CURVE on zmq+tcp: a file of `zmq.auth.create_certificates` with both keys of this client, and the server's
     # public key in Z85 or such a file of it. Neither is used elsewhere.
@@ -89,6 +97,8 @@ class ConnectionOptions:
     scheme: str = field(init=False)
     tls: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
     """For connections over TCP; None in plain text."""
+    login: Login | None = field(init=False, repr=False, compare=False)
+    """How the client authenticates with SASL; None without."""
 
     def __post_init__(self) -> None:
         servers, directory = self.bootstrap_servers, None
@@ -101,6 +111,7 @@ class ConnectionOptions:
         object.__setattr__(self, "addresses", addresses)
         object.__setattr__(self, "scheme", scheme)
         object.__setattr__(self, "tls", tls_context(self))
+        object.__setattr__(self, "login", login_of(self))
         if (self.zeromq_curve_key_file is None) != (self.zeromq_curve_server_key is None):
             raise OptionError("zeromq.curve.key.file and zeromq.curve.server.key: both or neither")
         for name in (
@@ -288,7 +299,7 @@ def options_of(kind: type[Options], given: Mapping[str, Any] | None, named: Mapp
     values: dict[str, Any] = {}
     for name, value in {**(given or {}), **named}.items():
         own = name.replace(".", "_").replace("-", "_")
-        own = ALIASES.get(own, own)
+        own = ALIASES.get(own) or SASL_ALIASES.get(own, own)
         if own not in known:
             close = get_close_matches(own, known, 1)
             hint = f"; did you mean {close[0].replace('_', '.')}?" if close else ""

@@ -38,6 +38,7 @@ class IoThread:
     def __init__(self, core: Core, name: str) -> None:
         self._core = core
         self._transport = transport_for(core.network.options, self, TcpTransport)
+        core.network.run_aside = self._run_aside
         self._tasks: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
@@ -146,6 +147,20 @@ class IoThread:
         """Forget a descriptor."""
         if self._watched.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+
+    def _run_aside(self, work: Callable[[], Any], outcome: Outcome[Any]) -> None:
+        """Run a function of the application on a thread of its own: it may wait, and this one must not."""
+
+        def run() -> None:
+            try:
+                value = work()
+            except BaseException as error:
+                failure = error
+                self.submit(lambda: outcome.reject(failure))
+            else:
+                self.submit(lambda: outcome.resolve(value))
+
+        threading.Thread(target=run, name=f"{self._thread.name} token", daemon=True).start()
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 | option | of librdkafka | means |
 |---|---|---|
-| `security_protocol` | `security.protocol` | `PLAINTEXT` or `SSL` |
+| `security_protocol` | `security.protocol` | `SSL`, or `SASL_SSL` with a login besides (sasl.py) |
 | `ssl_cafile` | `ssl.ca.location` | authorities that sign brokers; without it those of the system |
 | `ssl_certfile`, `ssl_keyfile` | `ssl.certificate.location`, `ssl.key.location` | the client's certificate and key |
 | `ssl_password` | `ssl.key.password` | of the key |
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
-PROTOCOLS: Final = (PLAINTEXT, SSL)
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 ALIASES: Final = {
     "ssl_ca_location": "ssl_cafile",
     "ssl_certificate_location": "ssl_certfile",
@@ -41,16 +43,15 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
     """
     protocol = options.security_protocol.upper()
     if protocol not in PROTOCOLS:
-        raise OptionError(f"security.protocol is {options.security_protocol!r}: {' or '.join(PROTOCOLS)}")
-    if protocol == PLAINTEXT:
+        raise OptionError(f"security.protocol is {options.security_protocol!r}: {', '.join(PROTOCOLS)}")
+    if protocol != PLAINTEXT and options.scheme != "kafka":
+        hint = "; there is CURVE (zeromq.curve.key.file)" if options.scheme.startswith("zmq") else ""
+        raise OptionError(f"security.protocol={protocol} is for TCP, not for {options.scheme}://{hint}")
+    if protocol in {PLAINTEXT, SASL_PLAINTEXT}:
         given = [name for name in _OF_TLS if getattr(options, name) is not None]
         if given:
-            raise OptionError(f"{given[0]} needs security.protocol=SSL")
+            raise OptionError(f"{given[0]} needs security.protocol={SSL} or {SASL_SSL}")
         return None
-    if options.scheme.startswith("zmq"):
-        raise OptionError(
-            f"security.protocol=SSL is for TCP; {options.scheme}:// has CURVE (zeromq.curve.key.file)"
-        )
     if options.ssl_keyfile is not None and options.ssl_certfile is None:
         raise OptionError("ssl_keyfile needs ssl_certfile")
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):

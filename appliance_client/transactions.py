@@ -43,6 +43,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance_client.accumulator import Batch, PartitionQueue
 from appliance_client.errors import (
     AbortableError,
+    AuthenticationError,
     ClientError,
     FatalTransactionError,
     IllegalStateError,
@@ -393,6 +394,8 @@ class Transactions:
                 node_id = await self._coordinator(key, kind, deadline_s)
                 answer = await self._network.call(node_id, api, request(), version_max=version_max)
                 code = _code_of(answer)
+            except AuthenticationError:
+                raise
             except TransportError as lost:
                 self._coordinators.pop((key, kind), None)
                 message = str(lost)

@@ -28,6 +28,7 @@ TOPIC: Final = "topic"
 PARTITION: Final = "partition"
 GROUP: Final = "group"
 ACL: Final = "acl"
+TOKEN: Final = "delegation-token"
 
 _OPERATIONS: Final = {0: "set", 1: "delete", 2: "append", 3: "subtract"}
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -233,6 +234,30 @@ def alter_user_scram_credentials(request: Any, response: Any) -> Described:
         yield resource("user", result.user, result.error_code, changes.get(result.user))
 
 
+def create_delegation_token(request: Any, response: Any) -> Described:
+    """The token's id, its owner, who may renew it, and how long; nothing of its password."""
+    detail: dict[str, str | int | None] = {
+        "owner": f"{response.principal_type}:{response.principal_name}",
+        "renewers": ",".join(f"{each.principal_type}:{each.principal_name}" for each in request.renewers)
+        or None,
+    }
+    if not response.error_code:
+        detail |= {"until": response.max_timestamp_ms, "fingerprint": _fingerprint(response.hmac)}
+    yield resource(TOKEN, response.token_id, response.error_code, detail)
+
+
+def renew_delegation_token(request: Any, response: Any) -> Described:
+    """Until when the token lives. The request names it by its password, and the journal by a fingerprint of that."""
+    until_ms = None if response.error_code else response.expiry_timestamp_ms
+    yield resource(TOKEN, _fingerprint(request.hmac), response.error_code, {"until": until_ms})
+
+
+def expire_delegation_token(request: Any, response: Any) -> Described:
+    """As `renew_delegation_token`."""
+    until_ms = None if response.error_code else response.expiry_timestamp_ms
+    yield resource(TOKEN, _fingerprint(request.hmac), response.error_code, {"until": until_ms})
+
+
 CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
@@ -251,8 +276,11 @@ CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
     ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
+    ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
 }
-"""A test holds the keys against the served APIs that need ALTER, ALTER_CONFIGS, CREATE or DELETE."""
+"""A test holds the keys against the served APIs that need ALTER, ALTER_CONFIGS, CREATE or DELETE, and tokens' APIs."""
 
 
 _NAMING: Final = (
@@ -268,6 +296,7 @@ _NAMING: Final = (
     "entries",
     "deletions",
     "upsertions",
+    "renewers",
 )
 """Fields of requests that have the things to be changed, and fields of such a thing that name it."""
 _NAMES: Final = (
@@ -279,6 +308,7 @@ _NAMES: Final = (
     "path",
     "topic_id",
     "producer_id",
+    "principal_name",
 )
 
 
@@ -286,6 +316,8 @@ def named(request: Any) -> Described:
     """Yield what a request would change, for a request whose outcome is unknown."""
     if getattr(request, "validate_only", False):
         return
+    if isinstance(hmac := getattr(request, "hmac", None), bytes):
+        yield Resource(TOKEN, _fingerprint(hmac), UNKNOWN)
     for field in _NAMING:
         for each in getattr(request, field, None) or ():
             if isinstance(each, str):
@@ -330,6 +362,13 @@ def _acl(acl: Any, pattern: int, permission: int, code: int) -> Resource:
         "permission": _kind(AclPermission, permission),
     }
     return resource(ACL, acl.resource_name, code, detail)
+
+
+def _fingerprint(hmac: bytes) -> str:
+    """Return what tells the password of one token from another's, and does not show it."""
+    import hashlib  # OpenSSL is loaded with it
+
+    return hashlib.sha256(hmac).hexdigest()[:16]
 
 
 def _kind(enum: type[IntEnum], number: int) -> str:

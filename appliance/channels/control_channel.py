@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.access.acl_filter import AclFilter
-from appliance.cluster import AclBinding, ScramCredential
+from appliance.cluster import AclBinding, DelegationToken, ScramCredential
 
 
 class MutatingClient(msgspec.Struct, frozen=True):
@@ -164,6 +164,41 @@ class ScramOutcomes(msgspec.Struct, tag=True, frozen=True):
     """Answer to AlterScram, one for each user. Sent when the metadata image has the change: it counts from here on."""
 
     outcomes: tuple[ScramOutcome, ...]
+
+
+class CreateToken(msgspec.Struct, tag=True, frozen=True):
+    """A delegation token to make; principals as `User:alice`. `max_lifetime_ms` of 0 or less: the longest."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...] = ()
+    max_lifetime_ms: int = -1
+
+
+class RenewToken(msgspec.Struct, tag=True, frozen=True):
+    """A delegation token to live longer, if `principal` may renew it. `period_ms` of 0 or less: the default."""
+
+    token_id: str
+    principal: str
+    period_ms: int = -1
+
+
+class ExpireToken(msgspec.Struct, tag=True, frozen=True):
+    """A delegation token to end earlier, if `principal` may renew it. `period_ms` below 0: now."""
+
+    token_id: str
+    principal: str
+    period_ms: int = -1
+
+
+class TokenOutcome(msgspec.Struct, tag=True, frozen=True):
+    """Answer to the three above. `error` is a Kafka error code, 0 = done. Sent when the metadata image has the change:
+    it counts from here on. `token`: the one that was made; `expires_ms`: its end, in milliseconds since 1970."""
+
+    error: int = 0
+    token: DelegationToken | None = None
+    expires_ms: int = 0
 
 
 class QuotaChange(msgspec.Struct, frozen=True):
@@ -442,6 +477,10 @@ Body = (
     | AclOutcomes
     | AlterScram
     | ScramOutcomes
+    | CreateToken
+    | RenewToken
+    | ExpireToken
+    | TokenOutcome
     | AlterQuotas
     | QuotaOutcomes
     | AllocateProducerIds

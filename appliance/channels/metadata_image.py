@@ -8,7 +8,7 @@ A reader that is up to date pays one load per look.
 An image is whole, but its cost is that of what changed: each topic is encoded on its own and its bytes are kept.
 The publisher encodes a topic when its `TopicImage` is another object than before, a reader decodes it when its
 bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place. The rules of
-access are encoded and decoded together in the same way, and so are the quotas.
+access are encoded and decoded together in the same way, and so are the quotas and the delegation tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.cluster import AclBinding, BrokerSlot, ClientQuotas, ClusterImage, ScramCredential, TopicImage
+from appliance.cluster import (
+    AclBinding,
+    BrokerSlot,
+    ClientQuotas,
+    ClusterImage,
+    DelegationToken,
+    ScramCredential,
+    TopicImage,
+)
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -28,7 +36,7 @@ READ_TRIES = 1000
 
 
 class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
-    """A `ClusterImage` whose topics, rules, credentials and quotas are bytes still."""
+    """A `ClusterImage` whose topics, rules, credentials, quotas and tokens are bytes still."""
 
     version: int
     cluster_id: str
@@ -41,6 +49,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     acls: msgspec.Raw
     scram: msgspec.Raw
     quotas: msgspec.Raw
+    tokens: msgspec.Raw
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -57,6 +66,7 @@ class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
     acls: msgspec.Raw
     scram: msgspec.Raw
     quotas: msgspec.Raw
+    tokens: msgspec.Raw
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -66,6 +76,7 @@ _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 _decode_acls = msgspec.msgpack.Decoder(tuple[AclBinding, ...]).decode
 _decode_scram = msgspec.msgpack.Decoder(tuple[ScramCredential, ...]).decode
 _decode_quotas = msgspec.msgpack.Decoder(tuple[ClientQuotas, ...]).decode
+_decode_tokens = msgspec.msgpack.Decoder(tuple[DelegationToken, ...]).decode
 
 
 def image_region_name(directory: Path, version: int) -> str:
@@ -84,8 +95,10 @@ class ImagePublisher:
         "_encoded_acls",
         "_encoded_quotas",
         "_encoded_scram",
+        "_encoded_tokens",
         "_quotas",
         "_scram",
+        "_tokens",
         "_topics",
     )
 
@@ -100,6 +113,8 @@ class ImagePublisher:
         self._encoded_scram = msgspec.Raw(_encode(()))
         self._quotas: tuple[ClientQuotas, ...] = ()
         self._encoded_quotas = msgspec.Raw(_encode(()))
+        self._tokens: tuple[DelegationToken, ...] = ()
+        self._encoded_tokens = msgspec.Raw(_encode(()))
 
     @property
     def version(self) -> int:
@@ -134,6 +149,8 @@ class ImagePublisher:
             self._scram, self._encoded_scram = image.scram, msgspec.Raw(_encode(image.scram))
         if image.quotas is not self._quotas:
             self._quotas, self._encoded_quotas = image.quotas, msgspec.Raw(_encode(image.quotas))
+        if image.tokens is not self._tokens:
+            self._tokens, self._encoded_tokens = image.tokens, msgspec.Raw(_encode(image.tokens))
         return _encode(
             _EncodedImage(
                 image.version,
@@ -147,6 +164,7 @@ class ImagePublisher:
                 self._encoded_acls,
                 self._encoded_scram,
                 self._encoded_quotas,
+                self._encoded_tokens,
             )
         )
 
@@ -167,6 +185,7 @@ class ImageReader:
         "_encoded_acls",
         "_encoded_quotas",
         "_encoded_scram",
+        "_encoded_tokens",
         "_image",
         "_owner",
     )
@@ -179,6 +198,7 @@ class ImageReader:
         self._encoded_acls: msgspec.Raw | None = None
         self._encoded_scram: msgspec.Raw | None = None
         self._encoded_quotas: msgspec.Raw | None = None
+        self._encoded_tokens: msgspec.Raw | None = None
         self._image: ClusterImage | None = None
 
     @property
@@ -244,9 +264,12 @@ class ImageReader:
         scram = known_scram if self._encoded_scram == image.scram else _decode_scram(image.scram)
         known_quotas = self._image.quotas if self._image is not None else ()
         quotas = known_quotas if self._encoded_quotas == image.quotas else _decode_quotas(image.quotas)
+        known_tokens = self._image.tokens if self._image is not None else ()
+        tokens = known_tokens if self._encoded_tokens == image.tokens else _decode_tokens(image.tokens)
         # The new bytes in any case: the old ones keep the whole old image in memory.
         self._encoded, self._encoded_acls = image.topics, image.acls
         self._encoded_scram, self._encoded_quotas = image.scram, image.quotas
+        self._encoded_tokens = image.tokens
         return ClusterImage(
             image.version,
             image.cluster_id,
@@ -259,4 +282,5 @@ class ImageReader:
             acls,
             scram,
             quotas,
+            tokens,
         )

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import first_that_answers, refusal_of
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from appliance.cli.client_settings import PLAINTEXT, SSL, context_of, native_options, security_protocol
+from appliance.cli.client_settings import TOKEN_AUTH, native_options
+from appliance.cli.connecting import (
+    CONNECT_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    BrokerError,
+    said_options,
+    split_address,
+)
 from appliance.cli.options import CLIENT_OPTIONS
-from appliance.errors import ApplianceError
+from appliance.cli.request import require_login
 from appliance.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -22,29 +28,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_S: Final = 5.0
-REQUEST_TIMEOUT_S: Final = 30.0
 
 # Groups are never used: partitions are assigned, nothing is committed. librdkafka wants a name all the same.
 UNUSED_GROUP: Final = "appliance-command-line"
-
-
-class BrokerError(ApplianceError):
-    """No broker answers, or the one that does refuses."""
 
 
 def admin_client(bootstrap: str) -> AdminClient:
     """A client for topics and settings; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka.admin import AdminClient
 
-    return made(lambda: AdminClient({**_common(bootstrap), **_said_options()}))
+    return made(lambda: AdminClient({**_common(bootstrap), **_librdkafka_options()}))
 
 
 def producer(bootstrap: str, options: Mapping[str, object]) -> Producer:
     """A producer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka import Producer
 
-    return made(lambda: Producer({**_common(bootstrap), **options, **_said_options()}))
+    return made(lambda: Producer({**_common(bootstrap), **options, **_librdkafka_options()}))
 
 
 def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
@@ -60,7 +60,7 @@ def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
                 "auto.offset.reset": "error",
                 **_common(bootstrap),
                 **options,
-                **_said_options(),
+                **_librdkafka_options(),
             }
         )
     )
@@ -84,6 +84,7 @@ def made(make: Callable[[], T]) -> T:
 def _common(bootstrap: str) -> dict[str, Any]:
     bootstrap = bootstrap_of(bootstrap)
     require_listener(bootstrap)
+    require_login(bootstrap)
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "appliance",
@@ -94,26 +95,19 @@ def _common(bootstrap: str) -> dict[str, Any]:
     }
 
 
-def _said_options() -> dict[str, str]:
-    """What `-X`, `--client-config` and `--command-config` said; where the broker is, `--bootstrap` decides."""
-    context = click.get_current_context(silent=True)
-    said: dict[str, str] = dict(context.meta.get(CLIENT_OPTIONS, {})) if context is not None else {}
-    said.pop("bootstrap.servers", None)
-    return said
-
-
-def is_spoken() -> bool:
-    """Whether our own codec can speak to brokers as the flags say: in plain text or with TLS, without a login."""
-    return security_protocol(_said_options()) in {PLAINTEXT, SSL}
-
-
-def tls_context() -> ssl.SSLContext | None:
-    """The TLS context for our own codec; None in plain text.
+def _librdkafka_options() -> dict[str, str]:
+    """What the flags said, for librdkafka.
 
     Raises:
         click.UsageError: it cannot speak as the flags say.
     """
-    return context_of(_said_options())
+    said = said_options()
+    if said.pop(TOKEN_AUTH, "false").lower() == "true":
+        raise click.UsageError(
+            "client configuration: tokenauth: librdkafka cannot log in with a delegation token; this command needs"
+            " another login"
+        )
+    return said
 
 
 def native_client_options() -> dict[str, Any]:
@@ -122,7 +116,7 @@ def native_client_options() -> dict[str, Any]:
     Raises:
         click.UsageError: it cannot speak as the flags say.
     """
-    return native_options(_said_options())
+    return native_options(said_options())
 
 
 def bootstrap_of(bootstrap: str) -> str:
@@ -141,21 +135,6 @@ def _has_ipv4(bootstrap: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`; the port may be left out.
-
-    Raises:
-        BrokerError: the port is no port.
-    """
-    text = address.strip()
-    host, colon, port = text.rpartition(":")
-    if not colon or (text.startswith("[") and text.endswith("]")):
-        host, port = text, "9092"
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not host:
-        raise BrokerError(f"{address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def require_listener(bootstrap: str) -> None:

@@ -6,8 +6,8 @@
 | `--command-config FILE` | properties of Kafka's own tools: `ssl.truststore.location`, `ssl.truststore.type=PEM` |
 
 Everything is kept as settings of librdkafka, because most commands use it. The commands with our own codec
-(`request.py`) and the native client get what corresponds. A setting that one of them cannot follow is an error: it may
-be the one that protects the connection.
+(`request.py`) and the native client get what corresponds, a login with SASL, too. A setting that one of them cannot
+follow is an error: it may be the one that protects the connection.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
+from appliance.protocol.sasl_client import CLIENT_MECHANISMS, OAUTHBEARER, ClientExchange, password_exchange
+
 PLAINTEXT: Final = "plaintext"
 SSL: Final = "ssl"
+SASL_PLAINTEXT: Final = "sasl_plaintext"
+SASL_SSL: Final = "sasl_ssl"
+TOKEN_AUTH: Final = "sasl.token.auth"
+"""Whether user and password are a delegation token's. librdkafka has no such setting."""
+_PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 
 # Kafka's name → librdkafka's. SASL's are passed on, so that the commands with librdkafka can log in.
 _SAME: Final = frozenset(
@@ -38,6 +45,7 @@ _SAME: Final = frozenset(
     }
 )
 _LOGIN: Final = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_TOKEN: Final = re.compile(r'\btokenauth\s*=\s*"?true"?', re.IGNORECASE)
 _LOGIN_MODULES: Final = ("ScramLoginModule", "PlainLoginModule")
 _PEM: Final = "PEM"
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
@@ -187,12 +195,49 @@ def _login(path: Path, text: str) -> dict[str, str]:
         raise click.UsageError(
             f"{path}: sasl.jaas.config must be ScramLoginModule or PlainLoginModule with username and password"
         )
-    return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", value) for name, value in words.items()}
+    found = {f"sasl.{name}": re.sub(r"\\(.)", r"\1", value) for name, value in words.items()}
+    return found | ({TOKEN_AUTH: "true"} if _TOKEN.search(_LOGIN.sub("", text)) else {})
 
 
 def security_protocol(settings: Mapping[str, str]) -> str:
     """Return `plaintext`, `ssl`, `sasl_plaintext` or `sasl_ssl`."""
     return settings.get("security.protocol", PLAINTEXT).lower()
+
+
+class Login(NamedTuple):
+    """How a connection of our own codec authenticates."""
+
+    mechanism: str
+    user: str
+    password: str
+    by_token: bool
+
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism!r}, {self.user!r})"
+
+    def exchange(self) -> ClientExchange:
+        """Return one authentication."""
+        return password_exchange(self.mechanism, self.user, self.password, by_token=self.by_token)
+
+
+def login_of(settings: Mapping[str, str]) -> Login | None:
+    """Return how a connection of our own codec authenticates; None without SASL.
+
+    Raises:
+        click.UsageError: the settings ask for what this codec cannot do.
+    """
+    if security_protocol(settings) not in {SASL_PLAINTEXT, SASL_SSL}:
+        return None
+    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI")).upper()
+    if mechanism not in CLIENT_MECHANISMS or mechanism == OAUTHBEARER:
+        known = ", ".join(each for each in CLIENT_MECHANISMS if each != OAUTHBEARER)
+        raise click.UsageError(
+            f"client configuration: sasl.mechanism={mechanism}: this command knows {known}"
+        )
+    user, password = settings.get("sasl.username", ""), settings.get("sasl.password", "")
+    if not user or not password:
+        raise click.UsageError(f"client configuration: {mechanism} needs sasl.username and sasl.password")
+    return Login(mechanism, user, password, settings.get(TOKEN_AUTH, "").lower() == "true")
 
 
 def context_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -202,13 +247,12 @@ def context_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
         click.UsageError: the settings ask for what this codec cannot do, or a file cannot be used.
     """
     protocol = security_protocol(settings)
-    if protocol == PLAINTEXT:
-        return None
-    if protocol != SSL:
-        # The one place for a login of our own codec: SaslHandshake and SaslAuthenticate come after the handshake.
+    if protocol not in _PROTOCOLS:
         raise click.UsageError(
-            f"security.protocol={protocol.upper()}: this command speaks plaintext and SSL only"
+            f"security.protocol={protocol.upper()}: one of {', '.join(_PROTOCOLS).upper()}"
         )
+    if protocol in {PLAINTEXT, SASL_PLAINTEXT}:
+        return None
     for name in settings:
         if name.startswith(("ssl.", "enable.ssl")) and name not in _OF_CONTEXT:
             raise click.UsageError(f"client configuration: this command cannot follow {name}")
@@ -269,6 +313,11 @@ _NATIVE: Final = {
     "ssl.certificate.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+    TOKEN_AUTH: "sasl_token_auth",
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import REQUEST_TIMEOUT_S, admin_client, answer_of, asked
+from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.connecting import REQUEST_TIMEOUT_S
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.topic_names import INTERNAL_TOPICS

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import click
 
-from appliance.cli.client import BrokerError, bootstrap_of, split_address
+from appliance.cli.client import bootstrap_of
+from appliance.cli.connecting import BrokerError, split_address
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from appliance.cli.client import BrokerError, bootstrap_of, native_client_options
+from appliance.cli.client import bootstrap_of, native_client_options
+from appliance.cli.connecting import BrokerError
 from appliance.cli.positions import Anchor, Place
 from appliance.errors import OperatorFault
 from appliance.extras import is_installed, need

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import (
-    REQUEST_TIMEOUT_S,
-    BrokerError,
-    admin_client,
-    answer_of,
-    asked,
-)
+from appliance.cli.client import admin_client, answer_of, asked
 from appliance.cli.cluster_view import first_that_answers, refusal_of
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked, consumer, refusal
+from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.columns import COLUMNS as FILE_COLUMNS
 from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, opened, write_columns
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.options import client_options
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, answer_of, asked
+from appliance.cli.client import answer_of, asked
+from appliance.cli.connecting import REQUEST_TIMEOUT_S
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

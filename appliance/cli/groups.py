@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
+from appliance.cli.client import admin_client, answer_of, asked, refusal
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import lags
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes

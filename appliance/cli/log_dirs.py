@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError, admin_client, asked
+from appliance.cli.client import admin_client, asked
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes

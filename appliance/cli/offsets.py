@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, asked
+from appliance.cli.client import admin_client, asked
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -9,6 +10,11 @@ from typing import Any, Final, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+"""Days, hours, minutes and seconds: `2d12h`."""
+_UNITS_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
+_DURATION_MS_MAX: Final = 2**63 - 1
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
@@ -87,7 +93,7 @@ def security_options(command: F) -> F:
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             expose_value=False,
             callback=_read_command_file,
-            help="A properties file of Kafka's own tools: security.protocol, ssl.* with PEM files.",
+            help="A properties file of Kafka's own tools: security.protocol, sasl.*, ssl.* with PEM files.",
         ),
         click.option(
             "-X",
@@ -127,6 +133,21 @@ def data_paths(data_dirs: tuple[str, ...]) -> tuple[str, ...]:
     from appliance.config import load_settings
 
     return data_dirs or (str(load_settings(None, {}).data_dir),)
+
+
+def duration_ms(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return a flag's duration in milliseconds; None where it is not given.
+
+    Raises:
+        click.BadParameter: it is no duration, or longer than the protocol has room for.
+    """
+    if text is None:
+        return None
+    match = DURATION.fullmatch(text)
+    found = sum(int(n or 0) * unit for n, unit in zip(match.groups(), _UNITS_MS, strict=True)) if match else 0
+    if not 0 < found <= _DURATION_MS_MAX:
+        raise click.BadParameter(f"{text}: must be a duration such as 90m or 2d12h", param=parameter)
+    return found
 
 
 def name_and_value(flag: str, text: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from typing import Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
     PartitionView,
@@ -17,6 +16,7 @@ from appliance.cli.cluster_view import (
     refusal_of,
     shown_slots,
 )
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table

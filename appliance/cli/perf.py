@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked, consumer, producer, refusal
+from appliance.cli.client import asked, consumer, producer, refusal
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.latencies import Latencies
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked
+from appliance.cli.client import asked
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import click
 
-from appliance.cli.client import BrokerError, asked, producer, refusal
+from appliance.cli.client import asked, producer, refusal
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json
 from appliance.cli.retry_watch import RetryWatch

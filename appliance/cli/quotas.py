@@ -9,8 +9,8 @@ import click
 
 from appliance.access.client_quotas import CLIENT_ID, IP, IP_KEYS, USER, USER_KEYS
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import first_that_answers, refusal_of
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request

@@ -8,7 +8,6 @@ from typing import Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     PartitionView,
     cluster_view,
@@ -19,6 +18,7 @@ from appliance.cli.cluster_view import (
     shown_slots,
     slot_numbers,
 )
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import ClusterView, PartitionView, refusal_of
+from appliance.cli.connecting import BrokerError
 from appliance.cli.request import request
 from appliance.config.dynamic import FOLLOWER_RATE, LEADER_RATE
 from appliance.protocol.api_versions import ApiKey

@@ -1,24 +1,30 @@
 """Requests that librdkafka's admin client does not know, sent by our own codec: one connection, one answer.
 
-With TLS where the flags of the command say so (client_settings.py).
+With TLS and a login where the flags of the command say so (client_settings.py).
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from appliance.cli.client import (
+from appliance.cli.client_settings import Login
+from appliance.cli.connecting import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
     BrokerError,
+    is_spoken,
+    login,
     split_address,
     tls_context,
 )
 from appliance.errors import ApplianceError
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
+from appliance.protocol.apis.sasl_handshake import SaslHandshakeRequest
 from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request
 
@@ -26,6 +32,10 @@ _FRAME_BYTES_MAX = 1 << 30
 ELEMENTS_MAX: Final = 2_000_000
 """Array elements in one answer: each id of a broker is one. 600 MB of memory at the worst."""
 _CORRELATION_ID = 1
+
+
+class LoginRefused(BrokerError):
+    """The broker does not take the user and the password, or the mechanism."""
 
 
 def request(
@@ -36,8 +46,38 @@ def request(
     Raises:
         BrokerError: nobody answers there, or not in time, or with something that is no answer.
     """
+    return _on_connection(
+        address, timeout_s, lambda connection: _asked(connection, address, api, version, body)
+    )
+
+
+def require_login(addresses: str) -> None:
+    """Return when the first broker that answers takes the login of the flags; at once where they say none.
+
+    librdkafka goes on trying when a broker refuses, and does not say why in the end.
+
+    Raises:
+        BrokerError: it refuses; or none of them answers.
+    """
+    if not is_spoken() or login() is None:
+        return
+    left = [each.strip() for each in addresses.split(",")]
+    while left:
+        try:
+            _on_connection(left.pop(0), CONNECT_TIMEOUT_S, lambda _connection: None)
+        except LoginRefused:
+            raise
+        except BrokerError:
+            if not left:
+                raise
+        else:
+            return
+
+
+def _on_connection(address: str, timeout_s: float, use: Callable[[socket.socket], Any]) -> Any:
+    """Connect, authenticate, and return what `use` makes of the connection. Raises BrokerError."""
     host, port = split_address(address)
-    context = tls_context()
+    context, credentials = tls_context(), login()
     try:
         with ExitStack() as opened:
             connection: socket.socket = opened.enter_context(
@@ -46,13 +86,9 @@ def request(
             connection.settimeout(timeout_s)
             if context is not None:
                 connection = opened.enter_context(context.wrap_socket(connection, server_hostname=host))
-            connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
-            size = _read(connection, SIZE.size)
-            length_bytes = SIZE.unpack(size)[0]
-            if not 0 < length_bytes <= _FRAME_BYTES_MAX:
-                raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
-            frame = size + _read(connection, length_bytes)
-        return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
+            if credentials is not None:
+                _log_in(connection, address, credentials)
+            return use(connection)
     except TimeoutError as fault:
         raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
     except ssl.SSLCertVerificationError as fault:
@@ -68,6 +104,38 @@ def request(
         raise
     except ApplianceError as fault:
         raise BrokerError(f"{address}: {fault}") from fault
+
+
+def _asked(connection: socket.socket, address: str, api: ApiKey, version: int, body: Any) -> Any:
+    connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
+    size = _read(connection, SIZE.size)
+    length_bytes = SIZE.unpack(size)[0]
+    if not 0 < length_bytes <= _FRAME_BYTES_MAX:
+        raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
+    frame = size + _read(connection, length_bytes)
+    return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
+
+
+def _log_in(connection: socket.socket, address: str, credentials: Login) -> None:
+    """Authenticate with SASL.
+
+    Raises:
+        LoginRefused: the broker refuses.
+        SaslFault: it has not proved that it knows the password.
+    """
+    named = _asked(connection, address, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(credentials.mechanism))
+    if named.error_code:
+        known = ", ".join(named.mechanisms) or "none"
+        raise LoginRefused(
+            f"{address}: the broker does not take the mechanism {credentials.mechanism}; it takes {known}"
+        )
+    exchange = credentials.exchange()
+    token: bytes | None = exchange.first()
+    while token is not None:
+        told = _asked(connection, address, ApiKey.SASL_AUTHENTICATE, 1, SaslAuthenticateRequest(token))
+        if told.error_code:
+            raise LoginRefused(f"{address}: the broker refused the login: {told.error_message}")
+        token = exchange.answer(told.auth_bytes)
 
 
 def _read(connection: socket.socket, length_bytes: int) -> bytes:

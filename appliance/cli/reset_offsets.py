@@ -5,24 +5,22 @@ The group must be empty: members would commit over it, and the broker refuses (U
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
+from appliance.cli.client import admin_client, answer_of, asked, refusal
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import Partition, committed_offsets, earliest, latest, offsets_at, since
-from appliance.cli.options import client_options
+from appliance.cli.options import DURATION, client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.positions import Anchor, Place, parse_place
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
-
-_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 @click.command(name="reset-offsets", short_help="Set the offsets of a group.")
@@ -160,7 +158,7 @@ def _since_ms(text: str) -> int:
     Raises:
         click.UsageError: it is no duration.
     """
-    match = _DURATION.fullmatch(text)
+    match = DURATION.fullmatch(text)
     if match is None or not text:
         raise click.UsageError(f"--ago {text!r}: must be a duration such as 90m or 2d12h")
     days, hours, minutes, seconds = (int(each or 0) for each in match.groups())

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from appliance.cli.client import BrokerError, is_spoken
+from appliance.cli.connecting import BrokerError, is_spoken
 from appliance.protocol.errors import ErrorCode
 
 PATIENCE_S: Final = 1.0

@@ -97,7 +97,7 @@ def _log_dirs(facts: Mapping[str, Any], processes: Sequence[Mapping[str, Any]]) 
 
 def _counts(address: str) -> dict[str, int]:
     """Of topics and partitions; empty where the broker does not answer in time."""
-    from appliance.cli.client import BrokerError
+    from appliance.cli.connecting import BrokerError
     from appliance.cli.request import request
     from appliance.protocol.api_versions import ApiKey
     from appliance.protocol.apis.metadata import MetadataRequest

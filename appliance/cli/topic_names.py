@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from appliance.cli.client import BrokerError
+from appliance.cli.connecting import BrokerError
 
 INTERNAL_TOPICS: Final = frozenset(
     {

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import ClusterView, PartitionView, refusal_of
+from appliance.cli.connecting import BrokerError
 from appliance.cli.request import request
 from appliance.cluster import TRANSACTION_STATE, TopicPartition
 from appliance.protocol.api_versions import ApiKey

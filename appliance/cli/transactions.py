@@ -9,7 +9,6 @@ from typing import Any, Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
     PartitionView,
@@ -17,6 +16,7 @@ from appliance.cli.cluster_view import (
     first_that_answers,
     named_partitions,
 )
+from appliance.cli.connecting import BrokerError
 from appliance.cli.hanging_transactions import coordinated_as, hanging_transactions
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from appliance.config.declaration import Declaration, Value, text_of, unknown_name
 from appliance.config.kafka_settings import kafka_broker_settings
+from appliance.config.sections.delegation_tokens import SECRET_OPTION
 from appliance.config.settings import SECTIONS, Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -65,6 +66,9 @@ def load_settings(
     given = {one.name: one for one in _from_file(toml_path)} if toml_path is not None else {}
     given = {name: one for name, one in given.items() if name not in without}
     given |= {name: _Given(name, text, "command line") for name, text in overrides.items()}
+
+    if toml_path is not None and SECRET_OPTION in given and given[SECRET_OPTION].origin == str(toml_path):
+        _require_private(toml_path)
 
     aliases = {alias: name for alias, name in ALIASES.items() if alias in given}
     for alias, name in aliases.items():
@@ -183,6 +187,15 @@ def _from_file(path: Path) -> Iterator[_Given]:
             raise ConfigurationError(f"{path}: {name}: set twice")
         seen.add(name)
         yield _Given(name, raw, str(path))
+
+
+def _require_private(path: Path) -> None:
+    """Refuse a file with a secret that every user of the host can read."""
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o004:
+        raise ConfigurationError(
+            f"{path}: {SECRET_OPTION}: every user of this host can read the file (mode {mode:04o}); set mode 0600"
+        )
 
 
 def _is_properties(path: Path) -> bool:

@@ -43,7 +43,12 @@ def option(
         special=special,
         effect=effect,
     )
-    declared: T = field(default=default, metadata={_DECLARATION: declaration})
+    # No line of a log shows a password.
+    declared: T = field(
+        default=default,
+        repr=declaration.type is not ConfigType.PASSWORD,
+        metadata={_DECLARATION: declaration},
+    )
     return declared
 
 

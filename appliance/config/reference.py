@@ -70,6 +70,11 @@ _SECTION_HEADS: Final = {
         "Tokens of an identity provider",
         "These options are for the SASL mechanism OAUTHBEARER ([access.md](access.md#oauthbearer)).",
     ),
+    "delegation_tokens": (
+        "Delegation tokens",
+        "These options are for tokens that clients get from the broker, and log in with in place of a password "
+        "([access.md](access.md#delegation-tokens)).",
+    ),
     "network": (
         "Network",
         "These options are for the connections of clients. The acceptor is the process that accepts connections. "

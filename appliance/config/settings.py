@@ -18,6 +18,7 @@ from appliance.config.option import check_fields, declared_fields, option
 from appliance.config.sections.access import AccessSettings
 from appliance.config.sections.audit import AuditSettings
 from appliance.config.sections.broker import BrokerSettings
+from appliance.config.sections.delegation_tokens import DelegationTokenSettings
 from appliance.config.sections.groups import GroupSettings
 from appliance.config.sections.io import IoSettings
 from appliance.config.sections.listeners import (
@@ -105,6 +106,7 @@ class Settings:
     ssl: TlsSettings = field(default_factory=TlsSettings)
     sasl: SaslSettings = field(default_factory=SaslSettings)
     oauthbearer: OAuthBearerSettings = field(default_factory=OAuthBearerSettings)
+    delegation_tokens: DelegationTokenSettings = field(default_factory=DelegationTokenSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
@@ -118,7 +120,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
-    configured: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[str, str] = field(default_factory=dict, repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
     listeners: tuple[Listener, ...] = field(init=False)
 
@@ -255,6 +257,7 @@ Section = (
     | TlsSettings
     | SaslSettings
     | OAuthBearerSettings
+    | DelegationTokenSettings
     | NetworkSettings
     | IoSettings
     | BrokerSettings
@@ -274,6 +277,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "ssl": TlsSettings,
     "sasl": SaslSettings,
     "oauthbearer": OAuthBearerSettings,
+    "delegation_tokens": DelegationTokenSettings,
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,

@@ -152,6 +152,7 @@ class Arrivals:
         assert self._authentications is not None
         connection = self._plain(assignment, sock) if stream is None else self._stream(assignment, stream)
         connection.principal = sys.intern(client.principal)
+        connection.by_token = client.by_token
         connection.name_software(client.software_name, client.software_version)
         connection.lifetime = lifetime_of(self._authentications.makers(assignment.listener), client)
         if self._audit is not None:

@@ -34,6 +34,7 @@ from appliance.requests.local_handlers.alter_partition_reassignments import alte
 from appliance.requests.local_handlers.alter_user_scram_credentials import alter_user_scram_credentials
 from appliance.requests.local_handlers.api_versions import api_versions
 from appliance.requests.local_handlers.create_acls import create_acls
+from appliance.requests.local_handlers.create_delegation_token import create_delegation_token
 from appliance.requests.local_handlers.create_partitions import create_partitions
 from appliance.requests.local_handlers.create_topics import create_topics
 from appliance.requests.local_handlers.delete_acls import delete_acls
@@ -42,16 +43,19 @@ from appliance.requests.local_handlers.describe_acls import describe_acls
 from appliance.requests.local_handlers.describe_client_quotas import describe_client_quotas
 from appliance.requests.local_handlers.describe_cluster import describe_cluster
 from appliance.requests.local_handlers.describe_configs import describe_configs
+from appliance.requests.local_handlers.describe_delegation_token import describe_delegation_token
 from appliance.requests.local_handlers.describe_quorum import describe_quorum
 from appliance.requests.local_handlers.describe_topic_partitions import describe_topic_partitions
 from appliance.requests.local_handlers.describe_user_scram_credentials import describe_user_scram_credentials
 from appliance.requests.local_handlers.elect_leaders import elect_leaders
+from appliance.requests.local_handlers.expire_delegation_token import expire_delegation_token
 from appliance.requests.local_handlers.find_coordinator import find_coordinator
 from appliance.requests.local_handlers.incremental_alter_configs import incremental_alter_configs
 from appliance.requests.local_handlers.init_producer_id import init_producer_id
 from appliance.requests.local_handlers.list_config_resources import list_config_resources
 from appliance.requests.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.requests.local_handlers.metadata import metadata
+from appliance.requests.local_handlers.renew_delegation_token import renew_delegation_token
 from appliance.requests.local_handlers.sasl_authenticate import sasl_authenticate
 from appliance.requests.local_handlers.sasl_handshake import sasl_handshake
 from appliance.requests.local_handlers.update_features import update_features
@@ -199,6 +203,22 @@ API_TABLE: Final[tuple[Api, ...]] = (
         _CONTROLLER,
         create_partitions,
         Acl(ResourceType.TOPIC, AclOperation.ALTER),
+    ),
+    # Where the owner is another user than the one who asks.
+    Api(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        _CONTROLLER,
+        create_delegation_token,
+        Acl(ResourceType.USER, AclOperation.CREATE_TOKENS),
+    ),
+    # Their owners and renewers may, and nobody else.
+    Api(ApiKey.RENEW_DELEGATION_TOKEN, _CONTROLLER, renew_delegation_token, None),
+    Api(ApiKey.EXPIRE_DELEGATION_TOKEN, _CONTROLLER, expire_delegation_token, None),
+    Api(
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        _LOCAL,
+        describe_delegation_token,
+        Acl(ResourceType.DELEGATION_TOKEN, AclOperation.DESCRIBE),
     ),
     Api(ApiKey.DELETE_GROUPS, _COORDINATOR, None, _DELETE_GROUP),
     Api(ApiKey.ELECT_LEADERS, _CONTROLLER, elect_leaders, _ALTER_CLUSTER),

@@ -68,6 +68,7 @@ class Authenticated:
 
     Attributes:
         expires_ns: end of the session on the monotonic clock; None if it does not end.
+        by_token: whether the client logged in with a delegation token.
     """
 
     mechanism: str
@@ -75,6 +76,7 @@ class Authenticated:
     expires_ns: int | None
     software_name: str = ""
     software_version: str = ""
+    by_token: bool = False
 
 
 class Authentication:
@@ -257,7 +259,9 @@ class Authentication:
                 f"{_dotted(exchange.principal)}"
             )
         lifetime_ms, expires_ns = self._lifetime(exchange.expires_at_ms)
-        self.result = Authenticated(self.mechanism, exchange.principal, expires_ns, *self._software)
+        self.result = Authenticated(
+            self.mechanism, exchange.principal, expires_ns, *self._software, exchange.by_token
+        )
         self.state = State.DONE
         self._exchange = None
         return reply, lifetime_ms

@@ -43,6 +43,8 @@ class Authenticators:
             lambda: () if routes.image is None else routes.image.scram,
             settings.oauthbearer,
             keys,
+            settings.delegation_tokens.secret_key,
+            lambda: () if routes.image is None else routes.image.tokens,
         )
         names = {
             each.name: settings.sasl.mechanisms_of(each.name) for each in settings.listeners if each.is_sasl

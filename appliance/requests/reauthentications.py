@@ -134,6 +134,7 @@ class Reauthentications:
             return True
         if under_way.state is State.DONE:
             assert under_way.result is not None
+            session.by_token = under_way.result.by_token
             session.lifetime = lifetime_of(lifetime.makers, under_way.result, began_ns=lifetime.began_ns)
             if self._auditing is not None:
                 self._auditing.authenticated(session, mechanism=under_way.mechanism)

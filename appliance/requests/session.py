@@ -90,6 +90,7 @@ class Session:
     __slots__ = (
         "amend",
         "audited",
+        "by_token",
         "client_id",
         "closed",
         "connection_id",
@@ -142,6 +143,7 @@ class Session:
         self.software_name = ""
         self.software_version = ""
         self.principal = ANONYMOUS
+        self.by_token = False  # whether the client has logged in with a delegation token
         self.rights_version = 0
         self.lifetime: SessionLifetime | None = None  # where the client must authenticate again in time
         self.produce_memo: ProduceMemo | None = None  # made with the first produce request

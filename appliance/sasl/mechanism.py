@@ -47,12 +47,14 @@ class Exchange(ABC):
         principal: `User:alice`; valid when complete. Before, whom the client claims to be, where that is known.
         expires_at_ms: when the client's credential ends, in milliseconds since 1970; None if it does not end. Valid
             when complete.
+        by_token: whether that is a delegation token, with which a client may not make others.
     """
 
     def __init__(self) -> None:
         self.is_complete = False
         self.principal = ""
         self.expires_at_ms: int | None = None
+        self.by_token = False
 
     @abstractmethod
     def evaluate(self, token: bytes) -> bytes:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.clock import Clock
-from appliance.cluster import ScramCredential
+from appliance.cluster import DelegationToken, ScramCredential
 from appliance.config.sections.oauthbearer import OAuthBearerSettings
 from appliance.config.sections.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, SaslSettings
+from appliance.sasl.delegation_tokens import TokenCredentials
 from appliance.sasl.mechanism import Exchange
 from appliance.sasl.oauthbearer import OAuthBearerExchange
 from appliance.sasl.password_file import PasswordFile
@@ -36,6 +37,8 @@ class Sources:
         scram_credentials: returns those of the current metadata image; the same object until one changes.
         oauthbearer: which tokens count.
         keys: of the identity provider; None if no listener has OAUTHBEARER.
+        token_secret: `delegation.token.secret.key`; None where there are no delegation tokens.
+        tokens: as `scram_credentials`, of delegation tokens.
     """
 
     settings: SaslSettings
@@ -45,6 +48,8 @@ class Sources:
     scram_credentials: Callable[[], tuple[ScramCredential, ...]]
     oauthbearer: OAuthBearerSettings = field(default_factory=OAuthBearerSettings)
     keys: KeySource | None = None
+    token_secret: str | None = None
+    tokens: Callable[[], tuple[DelegationToken, ...]] = tuple
 
 
 def _plain(sources: Sources) -> MakeExchange:
@@ -55,7 +60,10 @@ def _plain(sources: Sources) -> MakeExchange:
 def _scram(mechanism: str) -> Callable[[Sources], MakeExchange]:
     def maker(sources: Sources) -> MakeExchange:
         find = ScramUsers(sources.scram_secret, sources.scram_credentials).find(mechanism)
-        return lambda: ScramExchange(mechanism, find)
+        if sources.token_secret is None:
+            return lambda: ScramExchange(mechanism, find)
+        tokens = TokenCredentials(sources.token_secret, sources.tokens, sources.clock)
+        return lambda: ScramExchange(mechanism, find, lambda token_id: tokens.find(mechanism, token_id))
 
     return maker
 

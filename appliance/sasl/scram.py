@@ -14,8 +14,11 @@ fails at the first message there.)
 librdkafka 2.0 and before (kcat of Debian 12) puts the client's nonce into its final message once more, before the nonce
 that it got. That is accepted, too: the server's nonce is in it, and the proof covers it.
 
-Differences from Kafka 4.3: Kafka refuses those clients. Here a name may hold any UTF-8, not only ASCII. Delegation
-tokens (`tokenauth=true`) are not supported, and fail like a user who does not exist.
+With `tokenauth=true` behind the nonce, the name is the id of a delegation token, and the password its HMAC
+(`delegation_tokens.py`). The principal is the owner of the token, and the session ends with it.
+
+Differences from Kafka 4.3: Kafka refuses those clients. Here a name may hold any UTF-8, not only ASCII. A token that
+has expired and is not swept yet fails here; in Kafka its session ends at once.
 """
 
 from __future__ import annotations
@@ -29,11 +32,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from appliance.cluster import ScramCredential
+from appliance.sasl.delegation_tokens import TokenLogin
 from appliance.sasl.mechanism import AuthenticationFailed, Exchange
 from appliance.sasl.scram_credential import DIGESTS, ITERATIONS_MIN, SALT_BYTES, digest_bytes
 
 Find = Callable[[str], ScramCredential]
 """Takes the name of a user; returns the credential, an invented one for a user who does not exist."""
+FindToken = Callable[[str], TokenLogin | None]
+"""Takes the id of a delegation token; returns None for a token that does not exist or has expired."""
 
 FIELD_CHARACTERS_MAX: Final = 4096
 """The server repeats the client's nonce. A longer one, or a longer name, is no client's."""
@@ -49,12 +55,14 @@ class ScramExchange(Exchange):
     Args:
         mechanism: `SCRAM-SHA-256` or `SCRAM-SHA-512`.
         find: the credentials of this mechanism.
+        find_token: those of delegation tokens; None where there are no tokens.
     """
 
-    def __init__(self, mechanism: str, find: Find) -> None:
+    def __init__(self, mechanism: str, find: Find, find_token: FindToken | None = None) -> None:
         super().__init__()
         self._digest = DIGESTS[mechanism]
         self._find = find
+        self._find_token = find_token
         self._credential: ScramCredential | None = None
         self._first_messages = ""
         self._client_nonce = ""
@@ -84,15 +92,27 @@ class ScramExchange(Exchange):
             raise AuthenticationFailed
         if authorization_id and _name(_value(authorization_id, "a")) != name:
             raise AuthenticationFailed(_OTHER_ID)
-        is_token = "tokenauth=true" in fields[2:]
-        credential = self._credential = self._find("" if is_token else name)
-        self.principal = f"User:{name}"
+        credential = self._credential = self._claimed(name, is_token=_is_by_token(fields[2:]))
         self._client_nonce = nonce
         self._nonce = nonce + secrets.token_urlsafe(_NONCE_BYTES)
         salt = base64.b64encode(credential.salt).decode()
         reply = f"r={self._nonce},s={salt},i={credential.iterations}"
         self._first_messages = f"{bare},{reply}"
         return reply
+
+    def _claimed(self, name: str, *, is_token: bool) -> ScramCredential:
+        """Return the credential of a user or of a token; say whose it is."""
+        self.principal = f"User:{name}"
+        self.by_token = is_token
+        if not is_token:
+            return self._find(name)
+        found = None if self._find_token is None else self._find_token(name)
+        if found is None:
+            # A NUL begins the name of no user.
+            return self._find(f"\0{name}")
+        self.principal = found.owner
+        self.expires_at_ms = found.expires_ms
+        return found.credential
 
     def _final(self, text: str, credential: ScramCredential) -> str:
         without_proof, comma, proof_field = text.rpartition(",")
@@ -165,6 +185,12 @@ def _usual(credentials: Iterable[ScramCredential]) -> tuple[int, int]:
     """Return iterations and length of the salt that most of these have."""
     counts = Counter((each.iterations, len(each.salt)) for each in credentials)
     return min(counts, key=lambda look: (-counts[look], look)) if counts else (ITERATIONS_MIN, SALT_BYTES)
+
+
+def _is_by_token(extensions: list[str]) -> bool:
+    """Return what the extensions of a first message say; of one that stands there twice the last counts."""
+    told = dict(each.split("=", 1) for each in extensions)
+    return told.get("tokenauth", "").lower() == "true"
 
 
 def _split(text: str, parts: int) -> list[str]:

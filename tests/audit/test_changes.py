@@ -16,22 +16,32 @@ from appliance.protocol.apis import (
     alter_partition_reassignments,
     alter_user_scram_credentials,
     create_acls,
+    create_delegation_token,
     create_topics,
     delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
     elect_leaders,
+    expire_delegation_token,
     incremental_alter_configs,
     offset_delete,
+    renew_delegation_token,
     update_features,
 )
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.requests.api_table import API_TABLE
 
 CHANGING = frozenset(
-    {AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS}
+    {
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.CREATE_TOKENS,
+    }
 )
+OF_OWNERS = frozenset({ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN})
 
 
 def described(api: ApiKey, request: Any, response: Any) -> list[Resource]:
@@ -40,7 +50,7 @@ def described(api: ApiKey, request: Any, response: Any) -> list[Resource]:
 
 def test_every_served_api_that_changes_something_is_recorded() -> None:
     changing = {api.key for api in API_TABLE if api.acl is not None and api.acl.operation in CHANGING}
-    assert changing == CHANGES.keys()
+    assert changing | OF_OWNERS == CHANGES.keys()
 
 
 def test_topics() -> None:
@@ -249,3 +259,33 @@ def test_others(api: ApiKey, request_: Any, response: Any, expected: list[tuple[
 )
 def test_a_request_names_what_it_would_change(request_: Any, names: list[str] | None) -> None:
     assert [each.name for each in named(request_)] == (["a", str(UUID(int=2))] if names is None else names)
+
+
+def test_delegation_tokens() -> None:
+    hmac = b"the password of the token"
+    renewers = (create_delegation_token.CreatableRenewers("User", "bob"),)
+    asked = create_delegation_token.CreateDelegationTokenRequest(renewers, 5)
+    response = create_delegation_token.CreateDelegationTokenResponse(
+        0, "User", "alice", "User", "carol", max_timestamp_ms=9, token_id="id", hmac=hmac
+    )
+    (made,) = described(ApiKey.CREATE_DELEGATION_TOKEN, asked, response)
+    fingerprint = made.detail.pop("fingerprint")
+    assert made == Resource(
+        "delegation-token",
+        "id",
+        DONE,
+        detail={"owner": "User:alice", "renewers": "User:bob", "until": "9"},
+    )
+    (renewed,) = described(
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        renew_delegation_token.RenewDelegationTokenRequest(hmac, -1),
+        renew_delegation_token.RenewDelegationTokenResponse(0, 8),
+    )
+    assert renewed == Resource("delegation-token", fingerprint, DONE, detail={"until": "8"})
+    ended = expire_delegation_token.ExpireDelegationTokenRequest(hmac, -1)
+    (failed,) = described(
+        ApiKey.EXPIRE_DELEGATION_TOKEN, ended, expire_delegation_token.ExpireDelegationTokenResponse(63)
+    )
+    assert (failed.name, failed.result) == (fingerprint, FAILED)
+    assert [each.name for each in named(ended)] == [fingerprint]
+    assert [each.name for each in named(asked)] == ["bob"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from appliance.cli.client_settings import context_of, from_kafka, native_options, read_properties
+from appliance.cli.client_settings import context_of, from_kafka, login_of, native_options, read_properties
 from tests.support.pki import Authority
 
 
@@ -78,8 +78,46 @@ def test_a_login_with_a_password_is_passed_on(tmp_path: Path) -> None:
     )
     found = translated(tmp_path, text)
     assert (found["sasl.username"], found["sasl.password"]) == ("ann", 'a"b')
-    with pytest.raises(click.UsageError, match="plaintext and SSL only"):
-        context_of(found)
+    assert context_of(found) is not None
+    login = login_of(found)
+    assert login == ("SCRAM-SHA-256", "ann", 'a"b', False)
+    assert 'a"b' not in repr(login)
+    assert native_options(found) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_username": "ann",
+        "sasl_password": 'a"b',
+    }
+
+
+@pytest.mark.parametrize("spelled", ["tokenauth=true", 'tokenauth="true"', "tokenauth = true"])
+def test_a_login_with_a_delegation_token_is_passed_on(tmp_path: Path, spelled: str) -> None:
+    text = (
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="id" password="hmac tokenauth=false" {spelled};\n'
+    )
+    found = translated(tmp_path, text)
+    assert login_of(found) == ("SCRAM-SHA-512", "id", "hmac tokenauth=false", True)
+    assert context_of(found) is None
+    assert native_options(found)["sasl_token_auth"] == "true"
+    without = text.replace(spelled, "")
+    assert login_of(translated(tmp_path, without)) == ("SCRAM-SHA-512", "id", "hmac tokenauth=false", False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"security.protocol": "sasl_ssl"}, "GSSAPI: this command knows PLAIN"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}, "OAUTHBEARER: this command"),
+        ({"security.protocol": "sasl_plaintext", "sasl.mechanisms": "PLAIN"}, "PLAIN needs sasl.username"),
+    ],
+)
+def test_a_login_that_our_codec_cannot_do_is_told(settings: dict[str, str], told: str) -> None:
+    with pytest.raises(click.UsageError, match=told):
+        login_of(settings)
+    with pytest.raises(click.UsageError, match="one of PLAINTEXT, SSL"):
+        context_of({"security.protocol": "tls"})
 
 
 @pytest.mark.parametrize(

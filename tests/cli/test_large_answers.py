@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from appliance.cli.client import BrokerError
+from appliance.cli.connecting import BrokerError
 from appliance.cli.request import ELEMENTS_MAX, request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_transactions import (

@@ -10,6 +10,7 @@ import json
 import re
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from kafka.errors import KafkaError as PythonKafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests.clients.access_page import PAGE, example, play, settings_of
+from tests.support import native_play
 from tests.support.apache_kafka import java
 from tests.support.broker import Appliance
 from tests.support.identity_provider import ISSUER, IdentityProvider, SigningKey, good_claims, key_set
@@ -104,6 +106,43 @@ def test_confluent_kafka_with_a_callback(scene: Scene) -> None:
 
     play(scene.librdkafka(oauth_cb=give), "confluent", VALUES)
     assert asked
+
+
+def native_options(scene: Scene, provider: Any) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": scene.address,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": scene.authorities,
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+
+
+def test_the_native_client_with_a_callback(scene: Scene) -> None:
+    assert native_play.play(native_options(scene, scene.token), "native", VALUES) == VALUES
+
+
+def test_the_native_client_with_a_coroutine_function(scene: Scene) -> None:
+    async def give() -> str:
+        await asyncio.sleep(0.01)
+        return scene.token()
+
+    assert native_play.play_async(native_options(scene, give), "native-aio", VALUES) == VALUES
+
+
+def test_the_native_client_authenticates_again_with_another_token_before_the_first_ends(scene: Scene) -> None:
+    given: list[str] = []
+
+    def give() -> str:
+        now_s = int(time.time())
+        given.append(scene.token(iat=now_s, exp=now_s + 3))
+        return given[-1]
+
+    with native_play.counted() as counts:
+        found = native_play.play(native_options(scene, give), "native-again", VALUES, pause_s=3.5)
+    assert found == VALUES
+    assert counts.authenticated > counts.opened
+    assert counts.lost == 0
 
 
 def test_confluent_kafka_that_asks_the_token_endpoint_itself(scene: Scene) -> None:

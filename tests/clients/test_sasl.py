@@ -16,7 +16,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+import appliance_client
+from appliance_client.errors import AuthenticationError
 from tests.clients.access_page import PageScene, example, play
+from tests.support import native_play
 from tests.support.apache_kafka import tool
 from tests.support.wire import PATIENCE_S, free_ports
 
@@ -152,6 +155,40 @@ def test_aiokafka(scene: Scene, protocol: str, mechanism: str) -> None:
         return got
 
     assert asyncio.run(play()) == VALUES
+
+
+def native_options(scene: Scene, protocol: str, mechanism: str) -> dict[str, Any]:
+    options = scene.python_options(protocol, mechanism)
+    del options["ssl_context"]
+    return options | ({"ssl_cafile": scene.path("ca.pem")} if protocol == "SASL_SSL" else {})
+
+
+@every_way
+def test_the_native_client(scene: Scene, protocol: str, mechanism: str) -> None:
+    options = native_options(scene, protocol, mechanism)
+    assert native_play.play(options, topic_of("native", protocol, mechanism), VALUES) == VALUES
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_native_client_with_asyncio(scene: Scene, protocol: str) -> None:
+    options = native_options(scene, protocol, "SCRAM-SHA-512")
+    assert (
+        native_play.play_async(options, topic_of("native-aio", protocol, "SCRAM-SHA-512"), VALUES) == VALUES
+    )
+
+
+def test_the_native_client_says_at_once_that_the_broker_refuses(scene: Scene) -> None:
+    options = native_options(scene, "SASL_SSL", "SCRAM-SHA-256") | {"sasl_plain_password": "wrong"}
+    with (
+        appliance_client.Producer(**options) as producer,
+        pytest.raises(AuthenticationError, match="invalid credentials"),
+    ):
+        producer.send("refused", b"x")
+    with (
+        appliance_client.Consumer("refused", **options, group_id="refused") as consumer,
+        pytest.raises(AuthenticationError, match="invalid credentials"),
+    ):
+        consumer.poll(10_000)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

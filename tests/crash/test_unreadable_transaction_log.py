@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from appliance.cli import transaction_view
-from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import cluster_view
+from appliance.cli.connecting import BrokerError
 from appliance.cli.hanging_transactions import hanging_transactions
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest

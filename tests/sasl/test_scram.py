@@ -8,9 +8,11 @@ import secrets
 import pytest
 from kafka.net.sasl.scram import ScramClient
 
-from appliance.cluster import ScramCredential
+from appliance.clock import ManualClock
+from appliance.cluster import DelegationToken, ScramCredential
 from appliance.config.sections.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from appliance.errors import CorruptFile
+from appliance.sasl.delegation_tokens import TokenCredentials, password_of
 from appliance.sasl.mechanism import AuthenticationFailed
 from appliance.sasl.scram import ScramExchange, ScramUsers
 from appliance.sasl.scram_credential import (
@@ -206,3 +208,69 @@ def test_a_text_that_is_no_credential_is_refused_without_being_repeated(text: st
     with pytest.raises(CorruptFile) as refused:
         parse_credential("alice", SCRAM_SHA_256, text)
     assert "stored_key" not in str(refused.value)
+
+
+# Delegation tokens
+
+SECRET = "of the cluster"
+TOKEN = DelegationToken("id", "User:alice", "User:carol", (), 0, 5_000, 2_000)
+
+
+def token_exchange(mechanism: str, *tokens: DelegationToken, now_ms: int = 1_000) -> ScramExchange:
+    credentials = TokenCredentials(SECRET, lambda: tokens, ManualClock(now_ms))
+    return ScramExchange(
+        mechanism, users().find(mechanism), lambda token_id: credentials.find(mechanism, token_id)
+    )
+
+
+def log_in(
+    exchange: ScramExchange, mechanism: str, *, password: str, extensions: str = "tokenauth=true"
+) -> None:
+    client = ScramTokens(mechanism, TOKEN.token_id, password, extensions=extensions)
+    exchange.evaluate(client.final(exchange.evaluate(client.first)))
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_the_holder_of_a_token_is_its_owner_until_the_token_ends(mechanism: str) -> None:
+    exchange = token_exchange(mechanism, TOKEN)
+    log_in(exchange, mechanism, password=password_of(SECRET, "id"))
+    assert (exchange.is_complete, exchange.principal) == (True, "User:alice")
+    assert (exchange.expires_at_ms, exchange.by_token) == (2_000, True)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_a_token_that_is_gone_or_has_expired_and_a_wrong_password_fail_with_the_last_message(
+    mechanism: str,
+) -> None:
+    right = password_of(SECRET, "id")
+    for exchange, password, extensions in (
+        (token_exchange(mechanism, TOKEN), "wrong", "tokenauth=true"),
+        (token_exchange(mechanism, TOKEN), password_of("another secret", "id"), "tokenauth=true"),
+        (token_exchange(mechanism, TOKEN), right, ""),
+        (token_exchange(mechanism), right, "tokenauth=true"),
+        (token_exchange(mechanism, TOKEN, now_ms=2_001), right, "tokenauth=true"),
+        (ScramExchange(mechanism, users().find(mechanism)), right, "tokenauth=true"),
+    ):
+        client = ScramTokens(mechanism, "id", password, extensions=extensions)
+        first = exchange.evaluate(client.first)
+        with pytest.raises(AuthenticationFailed) as failed:
+            exchange.evaluate(client.final(first))
+        assert (failed.value.message, exchange.is_complete) == (None, False)
+
+
+def test_a_user_does_not_log_in_by_the_name_of_a_token() -> None:
+    named = new_credential("id", SCRAM_SHA_256, "x")
+    exchange = ScramExchange(SCRAM_SHA_256, users(named).find(SCRAM_SHA_256), lambda _: None)
+    with pytest.raises(AuthenticationFailed):
+        log_in(exchange, SCRAM_SHA_256, password="x")
+
+
+def test_a_credential_is_derived_once_and_forgotten_with_its_token() -> None:
+    tokens: list[tuple[DelegationToken, ...]] = [(TOKEN,)]
+    credentials = TokenCredentials(SECRET, lambda: tokens[0], ManualClock(1_000))
+    first = credentials.find(SCRAM_SHA_256, "id")
+    assert first == credentials.find(SCRAM_SHA_256, "id")
+    tokens[0] = ()
+    assert credentials.find(SCRAM_SHA_256, "id") is None
+    tokens[0] = (TOKEN,)
+    assert first != credentials.find(SCRAM_SHA_256, "id")

@@ -350,6 +350,8 @@ class Appliance:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f'"{name}" = {json.dumps(value)}\n' for name, value in self._settings.items()]
         path.write_text("".join(lines))
+        if "delegation.token.secret.key" in self._settings:
+            path.chmod(0o600)
         return path
 
     def _remember_family(self) -> None:

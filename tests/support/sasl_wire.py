@@ -72,12 +72,12 @@ def authenticate(connection: WireSocket, token: bytes, version: int = 2) -> Any:
 
 
 class ScramTokens:
-    """A client's side of SCRAM."""
+    """A client's side of SCRAM. `extensions` are what stands behind its nonce, such as `tokenauth=true`."""
 
-    def __init__(self, mechanism: str, user: str, password: str) -> None:
+    def __init__(self, mechanism: str, user: str, password: str, *, extensions: str = "") -> None:
         self._digest = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
         self._password = password
-        self.first_bare = f"n={user},r={CLIENT_NONCE}"
+        self.first_bare = f"n={user},r={CLIENT_NONCE}{extensions and ','}{extensions}"
 
     @property
     def first(self) -> bytes:
@@ -101,14 +101,22 @@ class ScramTokens:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
 
-def log_in(connection: WireSocket, mechanism: str, user: str, password: str, *, version: int = 2) -> Any:
+def log_in(
+    connection: WireSocket,
+    mechanism: str,
+    user: str,
+    password: str,
+    *,
+    version: int = 2,
+    extensions: str = "",
+) -> Any:
     """Authenticate to the end; return the last response."""
     handshaken = handshake(connection, mechanism)
     assert handshaken != CLOSED
     assert not handshaken.error_code, handshaken
     if mechanism == "PLAIN":
         return authenticate(connection, f"\0{user}\0{password}".encode(), version)
-    tokens = ScramTokens(mechanism, user, password)
+    tokens = ScramTokens(mechanism, user, password, extensions=extensions)
     server_first = authenticate(connection, tokens.first, version)
     assert not server_first.error_code, server_first
     return authenticate(connection, tokens.final(server_first.auth_bytes), version)

@@ -19,10 +19,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+import appliance_client
+from appliance_client.errors import AuthenticationError
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.bearer import Answer, answer, bearer
 from tests.support.broker import Appliance
 from tests.support.identity_provider import ISSUER, SigningKey, good_claims, key_set
+from tests.support.native_play import play
 from tests.support.wire import free_ports
 
 INVALID: Final = '{"status":"invalid_token"}'
@@ -340,3 +343,22 @@ def test_a_life_beyond_what_clients_can_count_is_cut(brokers: Brokers) -> None:
     assert kafka.code != 0
     assert own.code == 0
     assert 0 < own.lifetime_ms < 2**63 // 1_000_000
+
+
+@pytest.mark.parametrize("side", ["ours", "kafka"])
+def test_the_native_client_logs_in_with_a_token(brokers: Brokers, side: str) -> None:
+    port = brokers._strict_port if side == "ours" else brokers.kafka.strict_port
+    values = [b"%d" % number for number in range(100)]
+    options = {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": lambda: ONE.token(good_claims(aud="logs")),
+    }
+    assert play(options, f"native-{side}", values) == values
+    options["sasl_oauth_token_provider"] = lambda: ONE.token(good_claims(aud="others"))
+    with (
+        appliance_client.Producer(**options) as producer,
+        pytest.raises(AuthenticationError, match=r"invalid_token|invalid credentials"),
+    ):
+        producer.send(f"native-{side}", b"x")

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+import appliance_client
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -31,8 +32,10 @@ from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
 from appliance.protocol.apis.sasl_handshake import SaslHandshakeRequest
 from appliance.sasl.scram_credential import salted_password
+from appliance_client.errors import AuthenticationError
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import Appliance
+from tests.support.native_play import counted, play, play_async
 from tests.support.sasl_wire import (
     CLOSED,
     ScramTokens,
@@ -452,6 +455,31 @@ def test_an_authentication_on_an_open_connection_goes_as_with_kafka(
 ) -> None:
     ours, judge = pair.both(conversation)
     assert ours == judge
+
+
+@pytest.mark.parametrize("side", ["ours", "kafka"])
+def test_the_native_client_stays_connected_by_authenticating_again(pair: Pair, side: str) -> None:
+    port = pair.ours_port if side == "ours" else pair.judge.sasl_port
+    values = [b"%d" % number for number in range(200)]
+    options = {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "carol",
+        "sasl_password": "carol-secret",
+    }
+    with counted() as counts:
+        assert play(options, f"native-{side}", values, pause_s=LIFETIME_MS / 1000 + 0.5) == values
+    assert counts.authenticated > counts.opened
+    assert counts.lost == 0
+    options |= {"sasl_mechanism": "PLAIN", "sasl_username": "bob", "sasl_password": "pässword"}
+    assert play_async(options, f"native-{side}-plain", values) == values
+    options["sasl_password"] = "wrong"
+    with (
+        appliance_client.Producer(**options) as producer,
+        pytest.raises(AuthenticationError, match="invalid credentials"),
+    ):
+        producer.send(f"native-{side}", b"x")
 
 
 def test_a_listener_without_sasl_answers_as_kafkas(pair: Pair) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from appliance.cluster import AclBinding, ClientQuotas, PartitionImage, ScramCredential, TopicImage
+from appliance.cluster import (
+    AclBinding,
+    ClientQuotas,
+    DelegationToken,
+    PartitionImage,
+    ScramCredential,
+    TopicImage,
+)
 from appliance.control.controller.acl_store import Resource
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.quota_store import Quotas
@@ -52,7 +59,8 @@ class ClusterState:
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
     `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them. `scram`: every SCRAM
     credential, `shown_scram`: the same, as the next image has them. `quotas`: of every entity that has some, and
-    `shown_quotas` the same, as the next image has them.
+    `shown_quotas` the same, as the next image has them. `tokens`: every delegation token by its id, `shown_tokens` the
+    same, as the next image has them; `has_token_folder`: whether there was one ever.
     """
 
     __slots__ = (
@@ -63,6 +71,7 @@ class ClusterState:
         "deletions",
         "dirty",
         "group_configs",
+        "has_token_folder",
         "live",
         "names_by_metric",
         "quotas",
@@ -71,6 +80,8 @@ class ClusterState:
         "shown_acls",
         "shown_quotas",
         "shown_scram",
+        "shown_tokens",
+        "tokens",
         "topics",
         "visible",
     )
@@ -92,12 +103,20 @@ class ClusterState:
         self.shown_scram: tuple[ScramCredential, ...] = ()
         self.quotas: Quotas = {}
         self.shown_quotas: tuple[ClientQuotas, ...] = ()
+        self.tokens: dict[str, DelegationToken] = {}
+        self.shown_tokens: tuple[DelegationToken, ...] = ()
+        self.has_token_folder = False
         self.dirty = True
 
     def set_quotas(self, quotas: Quotas) -> None:
         """`quotas` are all that there are from now on; the mapping is kept, and not changed any more."""
         self.quotas = quotas
         self.shown_quotas = tuple(ClientQuotas(entity, quotas[entity]) for entity in quotas)
+
+    def set_tokens(self, tokens: dict[str, DelegationToken]) -> None:
+        """`tokens` are all that there are from now on; the mapping is kept, and not changed any more."""
+        self.tokens = tokens
+        self.shown_tokens = tuple(sorted(tokens.values()))
 
     def existing(self) -> Existing:
         """What checks look at; of this moment."""

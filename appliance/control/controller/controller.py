@@ -35,13 +35,16 @@ from appliance.channels.control_channel import (
     ConfigOutcomes,
     CopiesMoved,
     CreatePartitions,
+    CreateToken,
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
     Envelope,
+    ExpireToken,
     LogsAhead,
     MoveCopies,
     PartitionsOffline,
+    RenewToken,
     ReplicaHello,
     TopicOutcome,
     TopicOutcomes,
@@ -64,6 +67,7 @@ from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import CONTROLLER_ID, Fence, register, stopped_slots
+from appliance.control.controller.token_sweeps import TokenSweeps
 from appliance.control.controller.topic_store import (
     OPERATIONS_AT_ONCE,
     forgetting,
@@ -183,6 +187,14 @@ class Controller:
             self._publish()
         workers = {worker for slot in slots.all for worker in workers_of(slot, workers=slots.workers)}
         self._waves.begin(Wave(self._waves.next_number(), workers, dict(state.topics), frozenset(), []))
+        if settings.delegation_tokens.are_enabled:
+            TokenSweeps(
+                state,
+                interval_ms=settings.delegation_tokens.expiry_check_interval_ms,
+                carry_out=self._carry_out,
+                alarms=alarms,
+                clock=clock,
+            ).begin()
 
     # Turns
 
@@ -205,6 +217,9 @@ class Controller:
                     | AlterAcls()
                     | AlterScram()
                     | AlterQuotas()
+                    | CreateToken()
+                    | RenewToken()
+                    | ExpireToken()
                 ):
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
@@ -353,14 +368,15 @@ class Controller:
         self._carry_out(turn)
         return Turn()
 
-    def _carry_out(self, turn: Turn) -> None:
+    def _carry_out(self, turn: Turn) -> bool:
+        """Write what the turn decided, and begin its wave; return whether the store took it."""
         if turn.operations:
             try:
                 self._store.multi([self._fence.check, *turn.operations])
             except StorageFault as fault:
                 _logger.error("metadata change failed, nothing was changed: %s", fault)
                 self._take_back(turn, fault)
-                return
+                return False
         state = self.state
         for name in turn.doomed:
             state.hide(name)
@@ -392,6 +408,7 @@ class Controller:
                 turn.image_asks,
             )
         )
+        return True
 
     def _take_back(self, turn: Turn, fault: StorageFault) -> None:
         """The store did not take the turn: it has not happened, and who asked is told."""
@@ -530,6 +547,7 @@ class Controller:
                 acls=state.shown_acls,
                 scram=state.shown_scram,
                 quotas=state.shown_quotas,
+                tokens=state.shown_tokens,
             )
         )
         state.dirty = False

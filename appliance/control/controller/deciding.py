@@ -24,10 +24,13 @@ from appliance.channels.control_channel import (
     AlterScram,
     ConfigOutcome,
     CreatePartitions,
+    CreateToken,
     CreateTopics,
     DeleteTopics,
+    ExpireToken,
     QuotaOutcome,
     QuotaOutcomes,
+    RenewToken,
     TopicOutcome,
 )
 from appliance.clock import Clock
@@ -53,6 +56,7 @@ from appliance.control.controller.quota_store import Quotas, entity_path, quota_
 from appliance.control.controller.scram_commands import plan_scram
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import new_id
+from appliance.control.controller.token_commands import plan_token
 from appliance.control.controller.topic_commands import (
     TopicPlan,
     duplicates,
@@ -91,7 +95,7 @@ class Turn(msgspec.Struct):
 class Deciding:
     """Single-threaded; belongs to the controller, which carries out what it decides."""
 
-    __slots__ = ("_budgets", "_controller_epoch", "_settings", "_slots", "_state", "_store")
+    __slots__ = ("_budgets", "_clock", "_controller_epoch", "_settings", "_slots", "_state", "_store")
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class Deciding:
     ) -> None:
         """`store` is only read here."""
         self._budgets = MutationBudgets(clock)
+        self._clock = clock
         self._state = state
         self._store = store
         self._slots = slots
@@ -122,7 +127,10 @@ class Deciding:
         | AlterConfigs
         | AlterAcls
         | AlterQuotas
-        | AlterScram,
+        | AlterScram
+        | CreateToken
+        | RenewToken
+        | ExpireToken,
     ) -> None:
         match request:
             case CreateTopics():
@@ -138,6 +146,10 @@ class Deciding:
             case AlterScram():
                 outcomes = plan_scram(turn, self._state, self._store, request)
                 turn.image_asks.append(ImageAsk(sender, number, outcomes))
+            case CreateToken() | RenewToken() | ExpireToken():
+                tokens = self._settings.delegation_tokens
+                outcome = plan_token(turn, self._state, tokens, request, now_ms=self._clock.now_ms())
+                turn.image_asks.append(ImageAsk(sender, number, outcome))
             case AlterQuotas():
                 self._plan_quotas(turn, sender, number, request)
 

@@ -12,6 +12,7 @@ from appliance.channels.control_channel import (
     QuotaOutcomes,
     ScramOutcome,
     ScramOutcomes,
+    TokenOutcome,
     TopicOutcome,
 )
 from appliance.control.controller.topic_commands import TopicPlan
@@ -40,9 +41,11 @@ def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome
 
 
 def blamed_of_image(
-    fault: StorageFault | CorruptFile, outcomes: AclOutcomes | QuotaOutcomes | ScramOutcomes
-) -> AclOutcomes | QuotaOutcomes | ScramOutcomes:
-    """As `blamed`, for rules, quotas and credentials."""
+    fault: StorageFault | CorruptFile, outcomes: AclOutcomes | QuotaOutcomes | ScramOutcomes | TokenOutcome
+) -> AclOutcomes | QuotaOutcomes | ScramOutcomes | TokenOutcome:
+    """As `blamed`, for rules, quotas, credentials and tokens."""
+    if isinstance(outcomes, TokenOutcome):
+        return outcomes if outcomes.error else TokenOutcome(_code_of(fault))
     if isinstance(outcomes, QuotaOutcomes):
         return blamed_quotas(fault, outcomes)
     if isinstance(outcomes, ScramOutcomes):

@@ -20,6 +20,7 @@ from appliance.channels.control_channel import (
     QuotaOutcomes,
     ScramOutcome,
     ScramOutcomes,
+    TokenOutcome,
 )
 from appliance.cluster import ScramCredential
 from appliance.control.controller.cluster_state import ClusterState
@@ -42,7 +43,7 @@ class Planned(Protocol):
 
 def plan_scram(
     turn: Planned, state: ClusterState, store: MetadataStore, request: AlterScram
-) -> AclOutcomes | QuotaOutcomes | ScramOutcomes:
+) -> AclOutcomes | QuotaOutcomes | ScramOutcomes | TokenOutcome:
     """Take the changes into the books; return what the network process is told of each user."""
     outcomes: list[ScramOutcome] = []
     scram = dict(state.scram)

@@ -39,6 +39,7 @@ from appliance.control.controller.partition_changes import reviewed, without_sto
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.quota_store import load_quotas
 from appliance.control.controller.slot_states import PartitionSlots, SlotStates
+from appliance.control.controller.token_store import has_folder, load_tokens
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
 from appliance.control.controller.user_store import load_scram
 from appliance.control.store.errors import BadVersion, NodeExists
@@ -223,6 +224,8 @@ def take_over(
     state.shown_scram = tuple(sorted(state.scram.values()))
     state.acl_bytes = sum(map(text_bytes, state.shown_acls))
     state.set_quotas(load_quotas(store))
+    state.set_tokens(load_tokens(store))
+    state.has_token_folder = has_folder(store)
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:

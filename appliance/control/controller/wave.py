@@ -20,6 +20,7 @@ from appliance.channels.control_channel import (
     ConfigOutcome,
     QuotaOutcomes,
     ScramOutcomes,
+    TokenOutcome,
     TopicOutcome,
 )
 from appliance.channels.roles import Role
@@ -44,12 +45,15 @@ class ConfigAsk(msgspec.Struct):
     outcomes: list[ConfigOutcome]
 
 
+ImageOutcomes = AclOutcomes | QuotaOutcomes | ScramOutcomes | TokenOutcome
+
+
 class ImageAsk(msgspec.Struct):
-    """As `Ask`, about rules or credentials. Nobody but the image is waited for."""
+    """As `Ask`, about rules, quotas, credentials or tokens. Nobody but the image is waited for."""
 
     sender: bytes
     number: int
-    outcomes: AclOutcomes | QuotaOutcomes | ScramOutcomes
+    outcomes: ImageOutcomes
 
 
 class Wave(msgspec.Struct):

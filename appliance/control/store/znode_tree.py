@@ -15,6 +15,7 @@
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
 | `/kafka-acl/TYPE/NAME` | the rules of a resource; its name percent-encoded where it must be | the controller |
 | `/kafka-acl-extended/prefixed/TYPE/NAME` | the rules of resources whose names begin so | the controller |
+| `/delegation_token/tokens/ID` | a delegation token, without its password | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
 | `/feature` | that no feature's level was agreed on | the first controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
@@ -55,6 +56,7 @@ PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 FEATURE: Final = "/feature"
 LITERAL_ACLS: Final = "/kafka-acl"
 PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
+DELEGATION_TOKENS: Final = "/delegation_token/tokens"
 
 STANDING_PATHS: Final = (
     "/cluster",
@@ -83,6 +85,9 @@ STANDING_PATHS: Final = (
 )
 """Nodes without data that exist in every tree, parents first; made by the first controller. Those without a name here
 stay empty: they are for whoever lists Kafka's tree, and finds nobody where there is nobody."""
+
+TOKEN_PATHS: Final = ("/delegation_token", DELEGATION_TOKENS, "/delegation_token/token_changes")
+"""The same, made with the first delegation token, because Kafka has them only where tokens are switched on."""
 
 
 def broker_path(node_id: int) -> str:
@@ -162,6 +167,11 @@ def acl_path(folder: str, resource_name: str) -> str:
 def resource_of_node(name: str) -> str:
     """The name of a resource that `acl_path` made a node's name of."""
     return unquote(name)
+
+
+def token_path(token_id: str) -> str:
+    """The node of a delegation token."""
+    return f"{DELEGATION_TOKENS}/{token_id}"
 
 
 def delete_topic_path(topic: str) -> str:
@@ -244,6 +254,22 @@ class AclsRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class TokenRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """A delegation token; principals as `entity_node` writes names, times in milliseconds since 1970.
+
+    Source: Kafka's `DelegationTokenManagerZk.scala`. Before version 3 the owner was the requester.
+    """
+
+    token_id: str
+    owner: str
+    renewers: tuple[str, ...]
+    issue_timestamp: int
+    max_timestamp: int
+    expiry_timestamp: int
+    token_requester: str | msgspec.UnsetType = msgspec.UNSET
+    version: int = 3
+
+
 class FeatureRecord(msgspec.Struct, frozen=True):
     """Levels of features that a cluster has agreed on (KIP-584): there are none. Status 1 says that this is final."""
 
@@ -270,6 +296,7 @@ Record = TypeVar(
     PartitionStateRecord,
     ConfigRecord,
     AclsRecord,
+    TokenRecord,
     FeatureRecord,
     ProducerIdBlockRecord,
 )

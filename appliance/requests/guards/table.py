@@ -10,9 +10,19 @@ from appliance.requests.guards import cluster, groups, topics, transactions
 from appliance.requests.guards.verdict import Guard
 
 IN_THEIR_HANDLERS: Final = frozenset(
-    {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CLUSTER}
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
 )
-"""APIs whose handlers look themselves (`guards.topics`)."""
+"""APIs whose handlers look themselves (`guards.topics`, `local_handlers.delegation_tokens`)."""
+OF_OWNERS: Final = frozenset({ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN})
+"""APIs about a token: no rule allows or denies them, but the controller asks who its owner and its renewers are."""
 OPEN_TO_ALL: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 GUARDS: Final[Mapping[ApiKey, Guard]] = {
