@@ -155,6 +155,15 @@ def decode_records(
     return records
 
 
+def decode_one(data: bytes, at: int, header: b.BatchHeader) -> Record:
+    """The record at `at` of a batch's uncompressed records.
+
+    Raises:
+        InvalidRecords: its fields do not add up.
+    """
+    return _decode_record(data, at, header, header.max_timestamp_ms if header.is_log_append_time else None)[0]
+
+
 def _decode_record(
     data: bytes, at: int, header: b.BatchHeader, appended_ms: int | None
 ) -> tuple[Record, int]:
