@@ -38,6 +38,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
+    "services": ("delivered_records", "waiting_deliveries", "repeated_records", "dropped_records", "unread_records"),
     "netproc": (
         "watched_partitions",
         "fetches_answered_early",
@@ -70,6 +71,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
+    "dropped_records": "delayed records could not be delivered and were dropped: see the log of the services process",
     "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""

@@ -27,6 +27,7 @@ class RoleKind(StrEnum):
     CLEANER = "cleaner"
     AUDITOR = "auditor"
     KEYS = "keys"
+    SERVICES = "services"
 
 
 class Role:
@@ -71,7 +72,7 @@ class Role:
                 return f"{self.kind} {self.slot}"
             case RoleKind.NETPROC:
                 return f"{self.kind} {self.index}"
-            case RoleKind.COORDINATOR if self.index:
+            case RoleKind.COORDINATOR | RoleKind.SERVICES if self.index:
                 return f"{self.kind} {self.index}"
             case _:
                 return str(self.kind)
@@ -109,6 +110,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
     (RoleKind.AUDITOR, RoleKind.IOPROC),  # appends to the topic of the audit journal
     (RoleKind.IOPROC, RoleKind.AUDITOR),  # their answers
+    (RoleKind.SERVICES, RoleKind.IOPROC),  # appends and reads of delayed records
+    (RoleKind.IOPROC, RoleKind.SERVICES),  # their answers
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR),  # markers for the other's partitions, and their answers
     (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
     (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
@@ -132,7 +135,13 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
         roles += [AUDITOR]
     if settings.validates_tokens:
         roles += [KEYS]
+    roles += services_roles(settings)
     return tuple(roles)
+
+
+def services_roles(settings: Settings) -> tuple[Role, ...]:
+    """The services processes."""
+    return tuple(Role(RoleKind.SERVICES, index) for index in range(settings.services.processes))
 
 
 def owner_index(topic_id: UUID, partition: int, *, workers: int) -> int:

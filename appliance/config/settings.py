@@ -32,6 +32,7 @@ from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.oauthbearer import URL_OPTION, OAuthBearerSettings
 from appliance.config.sections.offsets import OffsetsSettings
 from appliance.config.sections.sasl import OAUTHBEARER, PLAIN, SaslSettings
+from appliance.config.sections.services import ServicesSettings
 from appliance.config.sections.shared_memory import SharedMemorySettings
 from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
@@ -115,6 +116,7 @@ class Settings:
     shared_memory: SharedMemorySettings = field(default_factory=SharedMemorySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    services: ServicesSettings = field(default_factory=ServicesSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -264,6 +266,7 @@ Section = (
     | SharedMemorySettings
     | AccessSettings
     | AuditSettings
+    | ServicesSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -282,6 +285,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "shared_memory": SharedMemorySettings,
     "access": AccessSettings,
     "audit": AuditSettings,
+    "services": ServicesSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

@@ -147,6 +147,14 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "delivery.delay.enable",
+        BOOLEAN,
+        False,
+        "Whether the broker delivers records late that have a header `delivery.delay` or `delivery.at`. "
+        "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "durability",
         STRING,
         "page-cache",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.delivery.due import MARK, InvalidDelivery, due_ms
+from appliance.delivery.due import MARK, Due, InvalidDelivery, due_of
 from appliance.delivery.waiting import OVERHEAD_BYTES, Origin
 from appliance.errors import ApplianceError
 from appliance.protocol.errors import ErrorCode
@@ -21,7 +21,7 @@ from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec, compress, decompress
 from appliance.protocol.records.errors import BatchFault
 from appliance.protocol.records.record import Record, decode_one, frame_batch
-from appliance.protocol.records.varint import read_varint
+from appliance.protocol.records.varint import read_varint, read_varlong
 from appliance.protocol.records.walk import check_records
 
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -48,10 +48,10 @@ class Rules(NamedTuple):
 
 
 class Division(NamedTuple):
-    """`kept` is the batch to append now. `delayed`: (offset delta, due ms, record) of each delayed record, in order."""
+    """`kept` is the batch to append now. `delayed`: (offset delta, due, record) of each delayed record, in order."""
 
     kept: bytes
-    delayed: list[tuple[int, int, Record]]
+    delayed: list[tuple[int, Due, Record]]
     origin: Origin
 
 
@@ -67,23 +67,21 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     if found is None:
         return None
     header, data = found
-    delayed: list[tuple[int, int, Record]] = []
+    delayed: list[tuple[int, Due, Record]] = []
     kept: list[bytes] = []
     at, kept_max_ms = 0, b.NO_TIMESTAMP
     for index in range(header.records_count):
         length, body = read_varint(data, at)
         end = body + length
         due = None
-        timestamp_ms = 0
         if data.find(MARK, body, end) >= 0:
             record = decode_one(data, at, header)
-            timestamp_ms = record.timestamp_ms
-            due = _due_ms(record, index, header, rules, now_ms=now_ms, length_bytes=length)
+            due = _due(record, index, header, rules, now_ms=now_ms, length_bytes=length)
             if due is not None:
                 delayed.append((index, due, record))
         if due is None:
             kept.append(data[at:end])
-            kept_max_ms = max(kept_max_ms, timestamp_ms or decode_one(data, at, header).timestamp_ms)
+            kept_max_ms = max(kept_max_ms, header.base_timestamp_ms + read_varlong(data, body + 1)[0])
         at = end
     if not delayed:
         return None
@@ -122,11 +120,16 @@ def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | Non
     return header, data
 
 
-def _due_ms(
+def _due(
     record: Record, index: int, header: b.BatchHeader, rules: Rules, *, now_ms: int, length_bytes: int
-) -> int | None:
+) -> Due | None:
     try:
-        due = due_ms(record.headers, now_ms=now_ms, delay_ms_max=rules.delay_ms_max)
+        due = due_of(
+            record.headers,
+            timestamp_ms=record.timestamp_ms,
+            now_ms=now_ms,
+            delay_ms_max=rules.delay_ms_max,
+        )
     except InvalidDelivery as fault:
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, str(fault)) from None
     if due is None:

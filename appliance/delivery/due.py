@@ -4,12 +4,17 @@
     delivery.at       milliseconds since the epoch; wins where both are there
 
 Values are decimal text. See docs/delayed-delivery.md for what is refused.
+
+Whether a record is delayed, and on which level it waits, depends on the record alone, and not on when it arrives:
+`delivery.at` is compared with the record's own timestamp. A batch that is sent again must be divided as it was at first.
+Otherwise a record could fall due between the two, and would be in neither part. Only a timestamp that is far from the
+broker's time does not count for the level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.errors import ApplianceError
 
@@ -18,19 +23,28 @@ AT: Final = "delivery.at"
 MARK: Final = b"delivery."
 """Bytes without which no header of a batch can ask for delayed delivery."""
 _DIGITS_MAX: Final = 18
+_TIMESTAMP_NEAR_MS: Final = 600_000
 
 
 class InvalidDelivery(ApplianceError):
     """The headers of a record do not say when it is due. The client is at fault."""
 
 
+class Due(NamedTuple):
+    """When a record is due, in ms since the epoch, and how long its level must be."""
+
+    at_ms: int
+    wait_ms: int
+
+
 Headers = Iterable[tuple[str, bytes | None]]
 
 
-def due_ms(headers: Headers, *, now_ms: int, delay_ms_max: int) -> int | None:
-    """Return when the record is due, in ms since the epoch; None if it is not to be delayed.
+def due_of(headers: Headers, *, timestamp_ms: int, now_ms: int, delay_ms_max: int) -> Due | None:
+    """Return when the record is due; None if it is not to be delayed.
 
     Args:
+        timestamp_ms: the record's own.
         now_ms: when the broker received it.
         delay_ms_max: how far ahead it may be due.
 
@@ -47,12 +61,19 @@ def due_ms(headers: Headers, *, now_ms: int, delay_ms_max: int) -> int | None:
     if not said:
         return None
     numbers = {name: _number(name, value) for name, value in said.items()}
-    due = numbers[AT] if AT in numbers else now_ms + numbers[DELAY]
-    if due <= now_ms:
+    if AT in numbers:
+        at_ms = numbers[AT]
+        if at_ms <= timestamp_ms:
+            return None
+        is_near = abs(now_ms - timestamp_ms) <= _TIMESTAMP_NEAR_MS
+        due = Due(at_ms, at_ms - (timestamp_ms if is_near else now_ms))
+    elif numbers[DELAY] == 0:
         return None
-    if due - now_ms > delay_ms_max:
+    else:
+        due = Due(now_ms + numbers[DELAY], numbers[DELAY])
+    if due.at_ms - now_ms > delay_ms_max:
         raise InvalidDelivery(
-            f"the record is due in {due - now_ms} ms; the limit is {delay_ms_max} ms (delivery.delay.max.ms)"
+            f"the record is due in {due.at_ms - now_ms} ms; the limit is {delay_ms_max} ms (delivery.delay.max.ms)"
         )
     return due
 

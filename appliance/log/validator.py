@@ -21,6 +21,9 @@ max timestamp; a max timestamp that is not its records' is corrected, since the 
 batch in another codec than the topic's `compression.type` is compressed anew, its records unchanged (the bounds on
 its size hold for both forms). Control batches keep their codec.
 
+A batch from which the network process has taken the delayed records (`has_gaps`) has gaps, like a compacted one: its
+offset deltas rise, and it may have no record at all. All other rules hold for it.
+
 A coordinator's marker has no limit: a transaction must be able to end after `max.message.bytes` was lowered. Kafka
 refuses a marker over the limit, and the transaction then stays open.
 """
@@ -156,6 +159,7 @@ class Validator:
         now_ms: int,
         origin: AppendOrigin,
         cheap_bytes_max: int = 0,
+        has_gaps: bool = False,
     ) -> tuple[memoryview, int]:
         """(the batch to append, its max timestamp in ms); the batch is the given one unless it was restamped.
 
@@ -163,6 +167,7 @@ class Validator:
             header: what `check_frame` returned.
             cheap_bytes_max: how many bytes the batch may grow to when it is decompressed and still be checked now; 0:
                 whatever the topic allows.
+            has_gaps: offset deltas may be missing; see above.
 
         Raises:
             RejectedRequest: see the table.
@@ -174,7 +179,7 @@ class Validator:
             attributes & CONTROL and origin is AppendOrigin.COORDINATOR
         ):
             raise self._too_large(length_bytes)
-        if count <= 0 or last_delta != count - 1:
+        if (count <= 0 or last_delta != count - 1) and not (has_gaps and 0 <= count <= last_delta):
             raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
         if origin is AppendOrigin.CLIENT and (
             header[H_BASE_OFFSET]
@@ -184,6 +189,8 @@ class Validator:
             raise _not_for_clients(header)
         codec = attributes & CODEC_MASK
         data: Buffer = batch
+        if has_gaps:
+            return self._with_gaps(batch, header, now_ms=now_ms)
         if codec:
             # Looked at, perhaps compressed anew, and then of no more use.
             data = self._decompressed(codec, batch[RECORDS:], cheap_bytes_max)
@@ -210,6 +217,38 @@ class Validator:
         if target >= 0 and target != codec and not attributes & CONTROL:
             records = data if codec else batch[RECORDS:]
             return self._recompressed(batch, records, attributes, max_timestamp_ms=highest), highest
+        if highest != max_ms or attributes & LOG_APPEND_TIME:
+            return _restamped(batch, attributes, highest), highest
+        return batch, max_ms
+
+    def _with_gaps(self, batch: memoryview, header: Header, *, now_ms: int) -> tuple[memoryview, int]:
+        """As the end of `check`, for a batch with gaps."""
+        _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
+        records = decode_records(batch, decompressed_bytes_max=self._decompressed_bytes_max)
+        before = -1
+        for record in records:
+            if not before < record.offset <= last_delta:
+                raise InvalidRecords(f"offset delta {record.offset} follows {before}")
+            before = record.offset
+        if self._compacted and any(record.key is None for record in records):
+            raise MissingKey("a record on a compacted topic must have a key")
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("a producer may not set the timestamp type to LogAppendTime")
+        highest = max((record.timestamp_ms for record in records), default=max_ms)
+        lowest = min((record.timestamp_ms for record in records), default=base_ms)
+        codec = attributes & CODEC_MASK
+        if self._log_append_time:
+            attributes |= LOG_APPEND_TIME
+            highest = now_ms
+        elif (
+            highest > now_ms + self._timestamp_after_max_ms or lowest < now_ms - self._timestamp_before_max_ms
+        ):
+            self._check_each_timestamp(batch, now_ms, highest)
+        if count and 0 <= self._target_codec != codec:
+            data: Buffer = batch[RECORDS:]
+            if codec:
+                data = decompress(codec, data, self._decompressed_bytes_max, room_of_thread())
+            return self._recompressed(batch, data, attributes, max_timestamp_ms=highest), highest
         if highest != max_ms or attributes & LOG_APPEND_TIME:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms

@@ -40,7 +40,7 @@ from appliance.process.landlock import Right, restrict, version
 from appliance.process.refused_calls import refuse_calls
 
 WRITE_NO_FILES: Final = frozenset(
-    {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY}
+    {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY, RoleKind.SERVICES}
 )
 """Roles that write to no log and to no metadata."""
 

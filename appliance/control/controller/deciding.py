@@ -31,7 +31,7 @@ from appliance.channels.control_channel import (
     TopicOutcome,
 )
 from appliance.clock import Clock
-from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, QuotaEntity, TopicImage
+from appliance.cluster import AclBinding, PartitionImage, QuotaEntity, TopicImage, is_internal
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.acl_commands import check_filter, check_new, text_bytes
 from appliance.control.controller.acl_store import (
@@ -463,7 +463,7 @@ class Deciding:
             )
         if before is None:
             topic = TopicImage(
-                plan.name, plan.topic_id, tuple(added), dict(plan.configs), plan.name in INTERNAL_TOPICS
+                plan.name, plan.topic_id, tuple(added), dict(plan.configs), is_internal(plan.name)
             )
             turn.operations += creation(topic, self._controller_epoch)
         else:

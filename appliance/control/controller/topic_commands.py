@@ -34,7 +34,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import INTERNAL_TOPICS, TopicImage, topic_name_fault
+from appliance.cluster import TopicImage, is_internal, topic_name_fault
 from appliance.config import BrokerSettings, validate_topic_configs
 from appliance.control.controller.placement import (
     InvalidAssignment,
@@ -173,7 +173,7 @@ def find_doomed(
     if not broker.delete_topic_enable:
         raise RejectedRequest(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     topic = _found(name_or_id, existing, names)
-    if topic.name in INTERNAL_TOPICS:
+    if is_internal(topic.name):
         raise RejectedRequest(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{topic.name}' is internal; deleting it would lose what all clients have stored there.",

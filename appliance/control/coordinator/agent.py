@@ -22,7 +22,7 @@ from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
 from appliance.control.coordinator.marker_link import MarkerLink
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics

@@ -26,7 +26,7 @@ from appliance.control.coordinator.marker_requests import write_markers
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offset_requests import OffsetRequests
 from appliance.control.coordinator.pieces import Steps
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import UNDER_WAY_BYTES_MAX, RequestLines, client_of
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
 from appliance.control.coordinator.runtime.effects import (

@@ -20,7 +20,7 @@ from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TRANSACTION_STATE
 from appliance.config import Settings
 from appliance.control.coordinator.marker_writer import MarkerWriter
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.runtime.effects import Answer, Effects, Record
 from appliance.control.coordinator.runtime.effects import Append as RuntimeAppend
 from appliance.control.coordinator.runtime.runtime import TopicShards

@@ -35,6 +35,7 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
     RoleKind.CLEANER: "appliance.control.cleaner.main:run",
     RoleKind.AUDITOR: "appliance.control.auditor.main:run",
     RoleKind.KEYS: "appliance.control.keys.main:run",
+    RoleKind.SERVICES: "appliance.services.main:run",
 }
 
 

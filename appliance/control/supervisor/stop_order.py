@@ -24,7 +24,12 @@ class Stage:
 STAGES: tuple[Stage, ...] = (
     Stage(frozenset({RoleKind.ACCEPTOR}), 20),
     Stage(frozenset({RoleKind.NETPROC}), 35),
-    Stage(frozenset({RoleKind.COORDINATOR, RoleKind.CLEANER, RoleKind.AUDITOR, RoleKind.KEYS}), 45),
+    Stage(
+        frozenset(
+            {RoleKind.COORDINATOR, RoleKind.CLEANER, RoleKind.AUDITOR, RoleKind.KEYS, RoleKind.SERVICES}
+        ),
+        45,
+    ),
     Stage(frozenset({RoleKind.REPLICA}), 65),
     Stage(frozenset({RoleKind.IOPROC}), 90),
     Stage(frozenset({RoleKind.PURGATORY}), 95),

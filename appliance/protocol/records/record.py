@@ -45,7 +45,7 @@ def encode_record(record: Record, *, offset_delta: int, timestamp_delta_ms: int)
     _write_bytes(body, record.value)
     write_varint(body, len(record.headers))
     for name, value in record.headers:
-        _write_bytes(body, name.encode())
+        _write_bytes(body, name.encode("utf-8", "surrogateescape"))
         _write_bytes(body, value)
     out = bytearray()
     write_varint(out, len(body))

@@ -10,7 +10,7 @@ import pytest
 from appliance.channels.request_channel import OP, Op
 from appliance.cluster import TopicPartition
 from appliance.control.coordinator.coordinator import Coordinator
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.transaction.effects import TransactionEffects

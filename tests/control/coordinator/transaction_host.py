@@ -15,7 +15,7 @@ from appliance.channels.control_channel import AssignedPartition, Body, Envelope
 from appliance.channels.roles import Role, RoleKind
 from appliance.cluster import TRANSACTION_STATE, ClusterImage, PartitionImage, TopicImage, TopicPartition
 from appliance.control.coordinator.marker_writer import MarkerWriter
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_queue import Reply
 from appliance.control.coordinator.runtime.state_machine import Service
 from appliance.control.coordinator.transaction_machines import TransactionMachines

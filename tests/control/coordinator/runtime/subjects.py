@@ -17,7 +17,7 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_key,
     parse_value,
 )
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
