@@ -38,7 +38,13 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
-    "services": ("delivered_records", "waiting_deliveries", "repeated_records", "dropped_records", "unread_records"),
+    "services": (
+        "delivered_records",
+        "waiting_deliveries",
+        "repeated_records",
+        "dropped_records",
+        "unread_records",
+    ),
     "netproc": (
         "watched_partitions",
         "fetches_answered_early",

@@ -40,9 +40,7 @@ class Levels:
             raise ConfigurationError(
                 f"delivery.delay.levels: {len(names)} levels; there must be 1 to {LEVELS_MAX}"
             )
-        if any(
-            later <= earlier for earlier, later in zip(self.delays_ms, self.delays_ms[1:], strict=False)
-        ):
+        if any(later <= earlier for earlier, later in zip(self.delays_ms, self.delays_ms[1:], strict=False)):
             raise ConfigurationError(
                 f"delivery.delay.levels = {','.join(names)!r}: each must be above the one before"
             )

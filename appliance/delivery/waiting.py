@@ -101,7 +101,9 @@ def waiting_of(record: Record) -> Waiting:
         topic_id = UUID(hex=fields[1])
         partition, offset, due, timestamp, producer_id, epoch, sequence = map(int, fields[2:])
     except ValueError:
-        raise NotWaiting(f"the header {HEADER} of the record at offset {record.offset} is not understood") from None
+        raise NotWaiting(
+            f"the header {HEADER} of the record at offset {record.offset} is not understood"
+        ) from None
     headers = tuple(each for each in record.headers if each[0] != HEADER)
     return Waiting(
         topic_id,

@@ -21,8 +21,8 @@ max timestamp; a max timestamp that is not its records' is corrected, since the 
 batch in another codec than the topic's `compression.type` is compressed anew, its records unchanged (the bounds on
 its size hold for both forms). Control batches keep their codec.
 
-A batch from which the network process has taken the delayed records (`has_gaps`) has gaps, like a compacted one: its
-offset deltas rise, and it may have no record at all. All other rules hold for it.
+A batch from which the network process has taken the delayed records has gaps, like a compacted one: its offset deltas
+rise, and it may have no record at all (`check_with_gaps`). All other rules hold for it.
 
 A coordinator's marker has no limit: a transaction must be able to end after `max.message.bytes` was lowered. Kafka
 refuses a marker over the limit, and the transaction then stays open.
@@ -159,7 +159,6 @@ class Validator:
         now_ms: int,
         origin: AppendOrigin,
         cheap_bytes_max: int = 0,
-        has_gaps: bool = False,
     ) -> tuple[memoryview, int]:
         """(the batch to append, its max timestamp in ms); the batch is the given one unless it was restamped.
 
@@ -167,7 +166,6 @@ class Validator:
             header: what `check_frame` returned.
             cheap_bytes_max: how many bytes the batch may grow to when it is decompressed and still be checked now; 0:
                 whatever the topic allows.
-            has_gaps: offset deltas may be missing; see above.
 
         Raises:
             RejectedRequest: see the table.
@@ -179,7 +177,7 @@ class Validator:
             attributes & CONTROL and origin is AppendOrigin.COORDINATOR
         ):
             raise self._too_large(length_bytes)
-        if (count <= 0 or last_delta != count - 1) and not (has_gaps and 0 <= count <= last_delta):
+        if count <= 0 or last_delta != count - 1:
             raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
         if origin is AppendOrigin.CLIENT and (
             header[H_BASE_OFFSET]
@@ -189,8 +187,6 @@ class Validator:
             raise _not_for_clients(header)
         codec = attributes & CODEC_MASK
         data: Buffer = batch
-        if has_gaps:
-            return self._with_gaps(batch, header, now_ms=now_ms)
         if codec:
             # Looked at, perhaps compressed anew, and then of no more use.
             data = self._decompressed(codec, batch[RECORDS:], cheap_bytes_max)
@@ -221,9 +217,24 @@ class Validator:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms
 
-    def _with_gaps(self, batch: memoryview, header: Header, *, now_ms: int) -> tuple[memoryview, int]:
-        """As the end of `check`, for a batch with gaps."""
+    def check_with_gaps(self, batch: memoryview, header: Header, *, now_ms: int) -> tuple[memoryview, int]:
+        """As `check`, for a client's batch from which the network process has taken delayed records.
+
+        Raises:
+            RejectedRequest: see the table.
+        """
         _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
+        length_bytes = len(batch)
+        if length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes:
+            raise self._too_large(length_bytes)
+        if not 0 <= count <= last_delta + 1:
+            raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
+        if (
+            header[H_BASE_OFFSET]
+            or attributes & CONTROL
+            or header[H_BASE_SEQUENCE] < 0 <= header[H_PRODUCER_ID]
+        ):
+            raise _not_for_clients(header)
         records = decode_records(batch, decompressed_bytes_max=self._decompressed_bytes_max)
         before = -1
         for record in records:

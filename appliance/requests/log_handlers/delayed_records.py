@@ -2,8 +2,8 @@
 
     batch ─ divide ─→ kept batch ─→ owner of the partition ─ base offset ─→ delayed records ─→ internal topics ─→ answer
 
-The kept batch goes first, for two reasons. Its answer has the offset by which each delayed record is known from then on.
-And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same delayed
+The kept batch goes first, for two reasons. Its answer has the offset by which each delayed record is known from then
+on. And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same delayed
 records are stored again under the same offsets. The services process recognizes them by the sequence number of their
 batch, and drops them (decision 0120).
 
@@ -63,7 +63,17 @@ class DelayedRecords:
         bells: those of the services processes; none if there is no such process.
     """
 
-    __slots__ = ("_bells", "_clock", "_levels", "_lines", "_pool", "_routes", "_rules", "_settings", "_version")
+    __slots__ = (
+        "_bells",
+        "_clock",
+        "_levels",
+        "_lines",
+        "_pool",
+        "_routes",
+        "_rules",
+        "_settings",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -199,7 +209,8 @@ class DelayedRecords:
 
     def _read_rules(self, route: PartitionRoute) -> Rules:
         image, topic = self._routes.image, self._routes.by_name(route.topic)
-        assert image is not None and topic is not None
+        assert image is not None
+        assert topic is not None
         broker = BrokerConfigs.of(image.broker_configs, route.leader)
         configs = effective_topic_configs(self._settings, topic.image.configs, broker)
         message_bytes_max = int(configs["max.message.bytes"])

@@ -36,6 +36,7 @@ from appliance.channels.request_channel import (
     produce_request,
 )
 from appliance.channels.roles import Role
+from appliance.delivery.division import RefusedDelay
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.node_endpoint import node_endpoints_field
@@ -48,7 +49,6 @@ from appliance.protocol.produce import (
     parse_produce,
 )
 from appliance.requests.auditing import Auditing
-from appliance.delivery.division import RefusedDelay
 from appliance.requests.leader_hints import with_hints
 from appliance.requests.log_handlers.delayed_records import DelayedRecords, Divided
 from appliance.requests.log_handlers.finish import Finish, Refuse
@@ -218,7 +218,8 @@ class ProduceHandler:
         """Place what is not delayed of a batch; False if nothing of it is (`delayed_records`)."""
         request, pending = partitioned.request, partitioned.pending
         wanted, block, delayed = request.partitions[item], pending.block, self._delayed
-        assert block is not None and route.worker is not None
+        assert block is not None
+        assert route.worker is not None
         if delayed is None:
             return False
         batch = block.view[wanted.records_position : wanted.records_position + wanted.records_length]
