@@ -7,8 +7,8 @@ Values are decimal text. See docs/delayed-delivery.md for what is refused.
 
 Whether a record is delayed, and on which level it waits, depends on the record alone, and not on when it arrives:
 `delivery.at` is compared with the record's own timestamp. A batch that is sent again must be divided as it was at
-first. Otherwise a record could fall due between the two, and would be in neither part. Only a timestamp that is far from the
-broker's time does not count for the level.
+first. Otherwise a record could fall due between the two, and would be in neither part. Only a timestamp that is far
+from the broker's time does not count for the level.
 """
 
 from __future__ import annotations

@@ -197,12 +197,13 @@ class PartitionLog(SegmentedLog):
         try:
             header = check_frame(batch)
             now_ms = self._clock.now_ms()
-            if has_gaps:
-                checked, max_timestamp_ms = self._validator.check_with_gaps(batch, header, now_ms=now_ms)
-            else:
-                checked, max_timestamp_ms = self._validator.check(
+            checked, max_timestamp_ms = (
+                self._validator.check_with_gaps(batch, header, now_ms=now_ms)
+                if has_gaps
+                else self._validator.check(
                     batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
                 )
+            )
         except RejectedRequest as rejected:
             if origin is AppendOrigin.CLIENT:
                 self._producers.check_admission(

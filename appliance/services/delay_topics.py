@@ -39,9 +39,9 @@ class DelayTopics:
         "_limits",
         "_reader",
         "_settings",
+        "_state",
+        "_waits",
         "levels",
-        "state",
-        "waits",
     )
 
     def __init__(self, settings: Settings, reader: ImageReader, clock: Clock) -> None:
@@ -53,8 +53,8 @@ class DelayTopics:
         self._by_id: dict[UUID, TopicImage] = {}
         self._limits: dict[tuple[str, int], int] = {}
         self.levels = Levels(settings.services.delay_levels)
-        self.waits: dict[str, Places] = {}
-        self.state: Places = ()
+        self._waits: dict[str, Places] = {}
+        self._state: Places = ()
 
     def follow_image(self) -> bool:
         """Look at the current image; return whether there is another one."""
@@ -63,11 +63,11 @@ class DelayTopics:
             return False
         self._image = image
         workers = self._settings.io.workers
-        self.waits = {
+        self._waits = {
             level: log_places(image, topic, workers=workers)
             for level, topic in zip(self.levels.names, self.levels.topics, strict=True)
         }
-        self.state = log_places(image, DELAYED_STATE, workers=workers)
+        self._state = log_places(image, DELAYED_STATE, workers=workers)
         self._by_id = {} if image is None else {topic.topic_id: topic for topic in image.topics.values()}
         self._limits.clear()
         return True
@@ -75,7 +75,7 @@ class DelayTopics:
     @property
     def partitions(self) -> int:
         """How many partitions of each level are used; 0 until all internal topics are there."""
-        counts = [len(self.state), *map(len, self.waits.values())]
+        counts = [len(self._state), *map(len, self._waits.values())]
         return min(counts) if len(set(counts)) == 1 else 0
 
     def create_missing(self, controller: ControllerLink) -> bool:
@@ -118,6 +118,15 @@ class DelayTopics:
                 "unclean.leader.election.enable": "false",
             },
         )
+
+    def state_place(self, partition: int) -> LogPlace | None:
+        """Return where a partition of `__delayed_state` is led; None if nobody leads it."""
+        return self._state[partition] if partition < len(self._state) else None
+
+    def wait_place(self, level: str, partition: int) -> LogPlace | None:
+        """Return where a partition of a level is led; None if nobody leads it."""
+        places = self._waits[level]
+        return places[partition] if partition < len(places) else None
 
     # Where to deliver to
 

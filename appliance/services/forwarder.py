@@ -30,7 +30,7 @@ from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import DELAYED_STATE
-from appliance.delivery.waiting import OVERHEAD_BYTES, Waiting
+from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
 from appliance.errors import ApplianceError
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess, Read
@@ -48,8 +48,8 @@ PAUSE_MS: Final = 200
 STUCK_MS: Final = 2_000
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
-TRIM_RECORDS: Final = 1_000
-"""The start of a log moves when so many of its records are not needed any more, or when nothing else is to be done."""
+TRIM_MS: Final = 10_000
+"""How often the start of a log moves at most."""
 
 _FINAL: Final = frozenset(
     map(
@@ -155,6 +155,7 @@ class Forwarder:
         self._producers: dict[Target, tuple[int, int]] = {}
         self._trimmed: dict[str, int] = {}
         self._trims_under_way = 0
+        self._trim_ns = 0
         self._is_stopping = False
 
     # What the agent asks
@@ -206,7 +207,7 @@ class Forwarder:
     # LOADING
 
     def _state_place(self) -> LogPlace | None:
-        place = self._topics.state[self._partition]
+        place = self._topics.state_place(self._partition)
         return place if place is not None and self._logs.serves(place) else None
 
     def _load(self) -> None:
@@ -286,9 +287,13 @@ class Forwarder:
         self.state = State.RUNNING
 
     def _to_append(self, topic_id: UUID, waiting: Waiting, now_ms: int) -> Record:
-        """Return what is appended to a topic: for a level the record that waits, else the record itself."""
-        is_delivered = topic_id == waiting.topic_id
-        return waiting.to_deliver(now_ms) if is_delivered else waiting.to_record(now_ms)
+        """Return what is appended to a topic: for a level the record that waits, else the record itself.
+
+        On another level it has no origin any more. There it would look like one that its producer has sent again.
+        """
+        if topic_id == waiting.topic_id:
+            return waiting.to_deliver(now_ms)
+        return waiting._replace(origin=Origin()).to_record(now_ms)
 
     # Reading
 
@@ -298,7 +303,7 @@ class Forwarder:
                 self._read_lane(lane)
 
     def _read_lane(self, lane: Lane) -> None:
-        place = self._topics.waits[lane.level][self._partition]
+        place = self._topics.wait_place(lane.level, self._partition)
         if place is None or not self._logs.serves(place):
             if not lane.has_caught_up:
                 self._pause()
@@ -575,18 +580,20 @@ class Forwarder:
 
     def _trim(self) -> None:
         """Move the log starts up; only while no delivery is open, because open ones need their records."""
-        if self._is_open_written or self._stuck or self._trims_under_way:
+        now_ns = self._clock.monotonic_ns()
+        if self._is_open_written or self._stuck or self._trims_under_way or now_ns < self._trim_ns:
             return
+        self._trim_ns = now_ns + TRIM_MS * NS_PER_MS
         now_ms = self._clock.now_ms()
         for lane in self.lanes:
             offset = lane.may_forget(now_ms)
-            place = self._topics.waits[lane.level][self._partition]
-            if offset - self._trimmed.get(lane.level, 0) >= TRIM_RECORDS and place is not None:
+            place = self._topics.wait_place(lane.level, self._partition)
+            if place is not None and offset > self._trimmed.get(lane.level, 0):
                 self._trim_log(lane.level, place, offset)
         place = self._state_place()
         if place is not None:
             offset = self._logs.log_end(place) - 1  # the last record is the one that counts
-            if offset - self._trimmed.get(DELAYED_STATE, 0) >= TRIM_RECORDS:
+            if offset > self._trimmed.get(DELAYED_STATE, 0):
                 self._trim_log(DELAYED_STATE, place, offset)
 
     def _trim_log(self, name: str, place: LogPlace, offset: int) -> None:

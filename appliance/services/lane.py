@@ -5,8 +5,8 @@
                   └ below: delivered, or in an open delivery
 
 All entries of a level wait for the same time, so the first one in the buffer is due first. Reading begins at the log
-start, below the position: what was delivered in the last minutes is needed to recognize batches that are sent again, and
-records of open deliveries are needed to repeat them. This file does no I/O and reads no clock.
+start, below the position: what was delivered in the last minutes is needed to recognize batches that are sent again,
+and records of open deliveries are needed to repeat them. This file does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ class Lane:
             if record.offset >= self.read_to:
                 self._take_one(record, now_ms)
         self.read_to = max(self.read_to, next_offset)
-        if self.position >= self.read_to or not self.buffer:
-            self._skip()
+        self._skip()
 
     def _take_one(self, record: Record, now_ms: int) -> None:
         try:
@@ -133,8 +132,7 @@ class Lane:
         entry = self.buffer.popleft()
         self.buffered_bytes -= entry.size_bytes
         self.position = entry.offset + 1
-        if not self.buffer:
-            self._skip()
+        self._skip()
         return entry
 
     def _skip(self) -> None:

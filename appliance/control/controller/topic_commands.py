@@ -34,7 +34,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import TopicImage, is_internal, topic_name_fault
+from appliance.cluster import DELAYED_PREFIX, TopicImage, is_internal, topic_name_fault
 from appliance.config import BrokerSettings, validate_topic_configs
 from appliance.control.controller.placement import (
     InvalidAssignment,
@@ -131,6 +131,11 @@ def plan_growth(wanted: CreatePartitions, existing: Existing, *, request_left: i
     topic = existing.topics.get(wanted.name)
     if topic is None:
         raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
+    if topic.name.startswith(DELAYED_PREFIX):
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' is internal; with another number of partitions, delayed records would be lost.",
+        )
     there = len(topic.partitions)
     if wanted.count < there:
         raise RejectedRequest(

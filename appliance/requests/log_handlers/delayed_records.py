@@ -3,8 +3,8 @@
     batch ─ divide ─→ kept batch ─→ owner of the partition ─ base offset ─→ delayed records ─→ internal topics ─→ answer
 
 The kept batch goes first, for two reasons. Its answer has the offset by which each delayed record is known from then
-on. And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same delayed
-records are stored again under the same offsets. The services process recognizes them by the sequence number of their
+on. And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same
+delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of their
 batch, and drops them (decision 0120).
 
 The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other. The first one that
@@ -187,7 +187,7 @@ class DelayedRecords:
     def wake(self) -> None:
         """Wake the services processes: there are new delayed records."""
         for bell in self._bells:
-            bell.ring()
+            bell.wake()
 
     def _place(self, route: PartitionRoute, level: int) -> PartitionRoute | None:
         topic = self._routes.by_name(self._levels.topics[level])
