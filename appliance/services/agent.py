@@ -62,6 +62,7 @@ class ServicesAgent:
         process = self._process
         process.publish_counters(self.counters)
         process.ready()
+        self.turn(timeout_ms=0)
         while self._running:
             self.turn()
         for forwarder in self._forwarders.values():
@@ -116,7 +117,7 @@ class ServicesAgent:
         looks = [
             each for forwarder in self._forwarders.values() if (each := forwarder.next_look_ms()) is not None
         ]
-        if self._is_creating:
+        if self._is_creating or not self._topics.has_image:
             looks.append(PAUSE_MS)
         return min(*looks, CLOCK_LOOK_MS) if looks else None
 

@@ -73,6 +73,11 @@ class DelayTopics:
         return True
 
     @property
+    def has_image(self) -> bool:
+        """Whether the controller has published an image."""
+        return self._image is not None
+
+    @property
     def partitions(self) -> int:
         """How many partitions of each level are used; 0 until all internal topics are there."""
         counts = [len(self._state), *map(len, self._waits.values())]

@@ -156,6 +156,7 @@ class Forwarder:
         self._trimmed: dict[str, int] = {}
         self._trims_under_way = 0
         self._trim_ns = 0
+        self._is_leaderless = False
         self._is_stopping = False
 
     # What the agent asks
@@ -164,6 +165,7 @@ class Forwarder:
         """Do what can be done now."""
         if self._clock.monotonic_ns() < self._not_before_ns:
             return
+        self._is_leaderless = False
         if self.state is State.LOADING:
             self._load()
         elif self.state is State.CATCHING_UP:
@@ -177,7 +179,8 @@ class Forwarder:
         now_ns, now_ms = self._clock.monotonic_ns(), self._clock.now_ms()
         if now_ns < self._not_before_ns:
             return (self._not_before_ns - now_ns) // NS_PER_MS + 1
-        waits: list[int] = [
+        waits: list[int] = [PAUSE_MS] if self._is_leaderless else []
+        waits += [
             max(batch.not_before_ns - now_ns, 0) // NS_PER_MS + 1
             for batch in (*self._round, *self._stuck)
             if not batch.is_asked and self._is_written
@@ -305,8 +308,7 @@ class Forwarder:
     def _read_lane(self, lane: Lane) -> None:
         place = self._topics.wait_place(lane.level, self._partition)
         if place is None or not self._logs.serves(place):
-            if not lane.has_caught_up:
-                self._pause()
+            self._is_leaderless = True
             return
         if lane.has_caught_up and self._logs.high_watermark(place) <= lane.read_to:
             return

@@ -4,8 +4,8 @@
 
 The kept batch goes first, for two reasons. Its answer has the offset by which each delayed record is known from then
 on. And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same
-delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of their
-batch, and drops them (decision 0120).
+delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of
+their batch, and drops them (decision 0120).
 
 The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other. The first one that
 fails ends it, so that what is stored of a batch is always its beginning. The client gets the error and sends the batch
@@ -110,7 +110,8 @@ class DelayedRecords:
                 first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
             )
         if self._place(route, 0) is None:
-            # Before anything is appended, because the topics of a first delayed record may not exist yet.
+            # Before anything is appended. The services process creates the topics, and may not know yet that it must.
+            self.wake()
             raise RefusedDelay(
                 first, ErrorCode.LEADER_NOT_AVAILABLE, "the topics for delayed records are not available yet"
             )
