@@ -475,12 +475,13 @@ def topic_config_declarations() -> tuple[Declaration, ...]:
 
 
 def validate_topic_configs(
-    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None
+    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None, *, can_delay: bool = True
 ) -> None:
     """Refuses what Kafka refuses when a topic is created or altered.
 
     Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
-    `defaults` are what counts where `configs` say nothing: see `topic_defaults`.
+    `defaults` are what counts where `configs` say nothing: see `topic_defaults`. `can_delay`: there are services
+    processes, which delayed delivery needs.
 
     Raises:
         ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
@@ -501,6 +502,10 @@ def validate_topic_configs(
             raise ConfigurationError(f"{name} = {text[:100]!r}: must be partition:broker pairs, or *")
     if parsed.get("remote.storage.enable"):
         raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
+    if parsed.get("delivery.delay.enable") and not can_delay:
+        raise ConfigurationError(
+            "delivery.delay.enable = 'true': start the appliance with services.processes = 1"
+        )
     for name in COMPACTION_LAGS:
         parsed.setdefault(
             name, TOPIC_CONFIGS[name].parse((defaults or {}).get(name, TOPIC_CONFIGS[name].default))

@@ -164,6 +164,7 @@ class Deciding:
                     broker=broker,
                     request_left=request_left,
                     topic_defaults=self.topic_defaults(),
+                    can_delay=self._settings.services.processes > 0,
                 )
                 spending.spend(plan.partition_count)
             except RejectedRequest as refusal:
@@ -243,6 +244,7 @@ class Deciding:
             self._slots.all,
             self.topic_defaults(),
             self._settings.group,
+            self._settings.services.processes > 0,
         )
         twice = named_twice(request.resources)
         outcomes: list[ConfigOutcome] = []

@@ -103,9 +103,10 @@ def plan_topic(
     broker: BrokerSettings,
     request_left: int,
     topic_defaults: Mapping[str, str] | None = None,
+    can_delay: bool = True,
 ) -> TopicPlan:
     """How `wanted` would be created. `request_left`: partitions that the request may still ask for;
-    `topic_defaults`: what the brokers make of the topic settings.
+    `topic_defaults`: what the brokers make of the topic settings; `can_delay`: topics may have delayed delivery.
 
     Raises:
         RejectedRequest: as the table above says.
@@ -114,7 +115,7 @@ def plan_topic(
     by_hand = bool(wanted.assignments)
     replicas = _by_hand(wanted, existing) if by_hand else _by_count(wanted, existing, topic_id, broker)
     try:
-        validate_topic_configs(wanted.configs, topic_defaults)
+        validate_topic_configs(wanted.configs, topic_defaults, can_delay=can_delay)
     except ConfigurationError as fault:
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(fault)) from fault
     configs = {name: text for name, text in wanted.configs.items() if text is not None}
