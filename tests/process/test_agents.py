@@ -22,6 +22,7 @@ from appliance.control.supervisor.entry_points import ENTRY_POINTS
 from appliance.ipc.process_table import ProcessState
 from appliance.netproc.main import _wire as wire_netproc
 from appliance.process.agent import AgentProcess
+from appliance.services.agent import ServicesAgent
 from tests.process.started import Shared, Started
 
 
@@ -44,6 +45,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.CLEANER: CleanerAgent,
     RoleKind.AUDITOR: AuditorAgent,
     RoleKind.KEYS: KeyAgent,
+    RoleKind.SERVICES: ServicesAgent,
 }
 
 
