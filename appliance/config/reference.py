@@ -107,6 +107,11 @@ _SECTION_HEADS: Final = {
         "Audit journal",
         "These options say what the audit journal records, and how much of it is kept ([audit-log.md](audit-log.md)).",
     ),
+    "services": (
+        "Services",
+        "These options switch delayed delivery on, and set its levels and limits "
+        "([delayed-delivery.md](delayed-delivery.md)).",
+    ),
 }
 
 _TOPIC_HEAD: Final = """

@@ -362,7 +362,7 @@ def test_without_services_processes_no_topic_can_have_it(tmp_path: Path) -> None
     broker = Appliance(tmp_path / "data")
     broker.start()
     try:
-        with pytest.raises(KafkaException, match="services[.]processes"):
+        with pytest.raises(KafkaException, match=r"services\.processes"):
             create(broker, "t")
         assert broker.pids("services") == []
     finally:
