@@ -69,12 +69,13 @@ def refusal_of(
     broker: Appliance, topic: str, headers: Sequence[tuple[str, bytes]], **options: Any
 ) -> KafkaError:
     """Return the error of producing a record with these headers."""
-    errors: list[KafkaError] = []
+    errors: list[KafkaError | None] = []
     client = Producer({"bootstrap.servers": broker.address, **options})
     client.produce(topic, b"bad", headers=list(headers), on_delivery=lambda error, _: errors.append(error))
     client.flush(PATIENCE_S)
-    assert errors[0] is not None, "it was taken"
-    return errors[0]
+    (error,) = errors
+    assert error is not None, "it was taken"
+    return error
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,8 @@ def test_delayed_records_leave_gaps_and_come_when_they_are_due(broker: Appliance
 
     sent_ms = time.time() * 1000
     for number in range(30):
-        headers = [("n", b"%d" % number)] + ([("delivery.delay", b"700")] if number % 3 else [])
+        headers: list[tuple[str, str | bytes | None]] = [("n", b"%d" % number)]
+        headers += [("delivery.delay", b"700")] if number % 3 else []
         client.produce(topic, b"%d" % number, b"key", 0, on_delivery=note, headers=headers)
     client.flush(PATIENCE_S)
     assert offsets == {b"%d" % number: number for number in range(30)}, "as if none were delayed"
@@ -108,10 +110,10 @@ def test_delayed_records_leave_gaps_and_come_when_they_are_due(broker: Appliance
         *(number for number in range(30) if number % 3),
     ]
     for each in found[10:]:
-        headers = dict(each.headers())
-        assert headers["n"] == each.value()
-        assert int(headers["delivery.offset"]) == int(each.value())
-        assert "delivery.delay" not in headers
+        delivered = dict(each.headers())
+        assert delivered["n"] == each.value()
+        assert int(delivered["delivery.offset"]) == int(each.value())
+        assert "delivery.delay" not in delivered
         assert each.timestamp()[1] >= sent_ms + 1000, "700 ms are raised to the level of one second"
         assert each.key() == b"key"
 
@@ -280,12 +282,11 @@ class Load(threading.Thread):
         while not self._ended.is_set():
             delay_ms = (0, 400, 900, 1900)[number % 4]
             value = b"%d %d" % (number, delay_ms)
-            headers = [("delivery.delay", b"%d" % delay_ms)] if delay_ms else []
             self._client.produce(
                 self.topic,
                 value,
                 partition=number % PARTITIONS,
-                headers=headers,
+                headers=[("delivery.delay", b"%d" % delay_ms)] if delay_ms else [],
                 on_delivery=self._note(time.time() + delay_ms / 1000),
             )
             self._client.poll(0.002)
@@ -352,6 +353,22 @@ def test_each_comes_once_after_kills_of_everything(tmp_path: Path) -> None:
         broker.kill()
         broker.start()
         time.sleep(0.5)
+        load.end()
+        check(broker, load)
+    finally:
+        broker.stop()
+
+
+@pytest.mark.slow
+def test_each_comes_once_while_leaders_change(tmp_path: Path) -> None:
+    broker = started(tmp_path / "data", slots=3)
+    try:
+        create(broker, "t", replicas=3)
+        load = Load(broker, "t")
+        load.start()
+        for slot in (0, 1, 2, 0, 1, 2):
+            time.sleep(1.0)
+            broker.kill_role(f"ioproc {slot}.0")
         load.end()
         check(broker, load)
     finally:
