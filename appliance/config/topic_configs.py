@@ -155,6 +155,16 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "delivery.delay.mode",
+        STRING,
+        "levels",
+        "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
+        "record goes from level to level until it is due, which costs one more append for each level. Kafka has no "
+        "such setting.",
+        choices=("levels", "exact"),
+        effect=_NOW,
+    ),
+    _topic(
         "durability",
         STRING,
         "page-cache",

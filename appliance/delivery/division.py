@@ -44,6 +44,7 @@ class Rules(NamedTuple):
     message_bytes_max: int
     decompressed_bytes_max: int
     is_compacted: bool
+    is_exact: bool
     delay_ms_max: int
 
 

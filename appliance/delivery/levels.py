@@ -2,60 +2,50 @@
 
     levels 5s 10s 30s      a delay of 3 s waits on 5s, of 17 s on 30s
                            a delay of 50 s waits on 30s, and then 20 s are left, which wait on 30s again
+    exact 1s 2s            a topic with exact delays uses these levels, too: 17 s wait on 10s, 5s and 2s
 
 All records of a level wait for the same time, so each partition of its topic is in due order.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final
 
 from appliance.cluster import DELAYED_PREFIX
-from appliance.errors import ConfigurationError
-
-LEVELS_MAX: Final = 32
-LEVEL_MS_MAX: Final = 7 * 24 * 3_600_000
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from appliance.config.sections.services import level_delays_ms
 
 
 class Levels:
-    """The levels in ascending order.
+    """All levels in ascending order.
 
     Args:
         names: such as `5s` or `2h`; the names of the internal topics end with them.
+        exact_names: further levels, for topics with exact delays only.
 
     Raises:
         ConfigurationError: a name is no duration, or they do not ascend.
     """
 
-    __slots__ = ("delays_ms", "names", "topics")
+    __slots__ = ("_places", "_raised_ms", "delays_ms", "names", "topics")
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
-        self.delays_ms = tuple(map(_duration_ms, names))
-        self.topics = tuple(f"{DELAYED_PREFIX}{name}" for name in names)
-        if not 0 < len(names) <= LEVELS_MAX:
-            raise ConfigurationError(
-                f"delivery.delay.levels: {len(names)} levels; there must be 1 to {LEVELS_MAX}"
-            )
-        if any(later <= earlier for earlier, later in zip(self.delays_ms, self.delays_ms[1:], strict=False)):
-            raise ConfigurationError(
-                f"delivery.delay.levels = {','.join(names)!r}: each must be above the one before"
-            )
+    def __init__(self, names: Sequence[str], exact_names: Sequence[str] = ()) -> None:
+        raised_ms = level_delays_ms("delivery.delay.levels", names)
+        exact_ms = level_delays_ms("delivery.delay.exact.levels", exact_names)
+        known = {**dict(zip(exact_ms, exact_names, strict=True)), **dict(zip(raised_ms, names, strict=True))}
+        self.delays_ms = tuple(sorted(known))
+        self.names = tuple(known[delay_ms] for delay_ms in self.delays_ms)
+        self.topics = tuple(f"{DELAYED_PREFIX}{name}" for name in self.names)
+        self._raised_ms = raised_ms
+        self._places = tuple(map(self.delays_ms.index, raised_ms))
 
-    def of(self, delay_ms: int) -> int:
-        """Return the number of the level on which a record waits that is due in `delay_ms`, from 0."""
-        return min(bisect_left(self.delays_ms, delay_ms), len(self.delays_ms) - 1)
+    def of(self, delay_ms: int, *, is_exact: bool = False) -> int:
+        """Return the number of the level on which a record waits that is due in `delay_ms`, from 0.
 
-
-def _duration_ms(name: str) -> int:
-    digits = name.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit_ms = _UNITS_MS.get(name[len(digits) :])
-    if unit_ms is None or not (digits.isascii() and digits.isdigit()) or digits[0] == "0" or len(digits) > 9:
-        raise ConfigurationError(f"delivery.delay.levels: {name!r} is no duration such as 500ms, 5s, 10m, 2h")
-    duration_ms = int(digits) * unit_ms
-    if duration_ms > LEVEL_MS_MAX:
-        raise ConfigurationError(f"delivery.delay.levels: {name!r} is longer than seven days")
-    return duration_ms
+        Args:
+            is_exact: wait on the last level that is not longer, because the rest of the delay follows on others. What
+                is left below the smallest level waits there.
+        """
+        if is_exact:
+            return max(bisect_right(self.delays_ms, delay_ms) - 1, 0)
+        return self._places[min(bisect_left(self._raised_ms, delay_ms), len(self._places) - 1)]

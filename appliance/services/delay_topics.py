@@ -52,7 +52,7 @@ class DelayTopics:
         self._asked_ns: int | None = None
         self._by_id: dict[UUID, TopicImage] = {}
         self._limits: dict[tuple[str, int], int] = {}
-        self.levels = Levels(settings.services.delay_levels)
+        self.levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
         self._waits: dict[str, Places] = {}
         self._state: Places = ()
 

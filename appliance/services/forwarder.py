@@ -76,6 +76,7 @@ _OTHER_PRODUCER: Final = frozenset(
     )
 )
 """The log has not appended the batch, and would append it under another producer id."""
+_MODE: Final = "delivery.delay.mode"
 _RECORD_BYTES: Final = 64
 _PRODUCER_EPOCH: Final = 0
 
@@ -451,7 +452,8 @@ class Forwarder:
             place = self._topics.place(topic, waiting.partition)
             if place is not None and self._logs.serves(place) and not self._is_stuck(target):
                 return target, self._topics.batch_bytes_max(place)
-        return self._level_target(self._topics.levels.of(max(left_ms, 1)))
+        is_exact = topic.configs.get(_MODE) == "exact"
+        return self._level_target(self._topics.levels.of(max(left_ms, 1), is_exact=is_exact))
 
     def _level_target(self, level: int) -> tuple[Target, int]:
         topic = self._topics.level_topic(level)
@@ -546,8 +548,10 @@ class Forwarder:
                 )
             self._counts.delivered += len(batch.records)
             self._close(batch)
-        elif error in _FINAL:
+        elif error in _FINAL and len(batch.records) == 1:
             self._drop(batch, f"the topic refuses them: {ErrorCode(error).name}")
+        elif error in _FINAL:
+            self._halve(batch)
         else:
             batch.not_before_ns = self._clock.monotonic_ns() + PAUSE_MS * NS_PER_MS
             if error in _OTHER_PRODUCER:
@@ -560,6 +564,28 @@ class Forwarder:
         producer_id, sequence = self._producers[batch.target]
         old = batch.delivery
         batch.delivery = Delivery(old.topic_id, old.partition, producer_id, sequence, old.records)
+        self._is_written = False
+
+    def _halve(self, batch: Batch) -> None:
+        """The log refuses the batch for some of its records: deliver each half by itself, and write that down first.
+
+        Each half has a producer id of its own, so that neither waits for the other's sequence number.
+        """
+        now_ns = self._clock.monotonic_ns()
+        first_id, second_id = self._take_producer_id(), self._take_producer_id()
+        if first_id is None or second_id is None:
+            batch.not_before_ns = now_ns + PAUSE_MS * NS_PER_MS
+            return
+        old, middle = batch.delivery, len(batch.records) // 2
+        halves = (
+            (first_id, old.records[:middle], batch.records[:middle]),
+            (second_id, old.records[middle:], batch.records[middle:]),
+        )
+        place = self._round if batch in self._round else self._stuck
+        self._close(batch)
+        for producer_id, names, records in halves:
+            delivery = Delivery(old.topic_id, old.partition, producer_id, 0, names)
+            place.append(Batch(delivery, records, now_ns=now_ns))
         self._is_written = False
 
     def _drop(self, batch: Batch, why: str) -> None:

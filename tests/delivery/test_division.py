@@ -12,7 +12,7 @@ from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.record import Record, decode_records, encode_batch, frame_batch
 
 NOW_MS = 1_000_000
-RULES = Rules(1 << 20, 8 << 20, False, 10_000_000)
+RULES = Rules(1 << 20, 8 << 20, is_compacted=False, is_exact=False, delay_ms_max=10_000_000)
 DELAYED = (("delivery.delay", b"5000"),)
 
 

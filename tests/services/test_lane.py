@@ -33,9 +33,9 @@ def test_entries_are_due_a_level_after_they_were_stored_in_order() -> None:
 
 def test_what_is_delivered_is_read_only_to_know_it_again() -> None:
     lane = Lane("5s", DELAY_MS, position=2, wanted={1})
-    assert lane.has_caught_up is False
+    behind = lane.has_caught_up
     taken(lane, stored(0, sequence=3), stored(1), stored(2, sequence=4))
-    assert lane.has_caught_up
+    assert (behind, lane.has_caught_up) == (False, True)
     assert set(lane.found) == {1}
     assert [entry.offset for entry in lane.buffer] == [2]
 

@@ -147,6 +147,23 @@ def test_a_delay_above_the_largest_level_takes_several_steps(broker: Appliance) 
     assert dict(found.headers())["delivery.offset"] == b"0"
 
 
+def test_exact_delays_are_late_by_milliseconds(broker: Appliance) -> None:
+    create(broker, "exact", delivery_delay_mode="exact")
+    client = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+    due: dict[bytes, int] = {}
+    for number in range(40):
+        at_ms = int(time.time() * 1000) + 300 + 37 * number
+        due[b"%d" % number] = at_ms
+        client.produce("exact", b"%d" % number, partition=0, headers=[("delivery.at", b"%d" % at_ms)])
+        client.poll(0)
+    client.flush(PATIENCE_S)
+    late_ms = sorted(each.timestamp()[1] - due[each.value()] for each in consumed(broker, "exact", 40))
+    assert late_ms[0] >= 0
+    assert late_ms[len(late_ms) // 2] < 400, (
+        "half a level; some ten milliseconds on a machine with nothing else to do"
+    )
+
+
 def test_short_delays_are_not_held_up_by_long_ones_and_come_in_due_order(broker: Appliance) -> None:
     create(broker, "order")
     client = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})

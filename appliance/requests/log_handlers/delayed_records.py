@@ -91,7 +91,7 @@ class DelayedRecords:
         self._pool = pool
         self._clock = clock
         self._bells = tuple(bells)
-        self._levels = Levels(settings.services.delay_levels)
+        self._levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
         self._rules: dict[tuple[str, int], Rules] = {}
         self._version = -1
 
@@ -134,6 +134,7 @@ class DelayedRecords:
     def batches(self, divided: Divided, base_offset: int) -> list[tuple[int, bytes]]:
         """Return (level, batch) of what is to be stored, in the order of the records."""
         route, now_ms = divided.route, self._clock.now_ms()
+        is_exact = self._rules_of(route).is_exact
         by_level: dict[int, list[Record]] = {}
         for delta, due, record in divided.division.delayed:
             waiting = Waiting(
@@ -144,7 +145,9 @@ class DelayedRecords:
                 divided.division.origin,
                 record,
             )
-            by_level.setdefault(self._levels.of(due.wait_ms), []).append(waiting.to_record(now_ms))
+            by_level.setdefault(self._levels.of(due.wait_ms, is_exact=is_exact), []).append(
+                waiting.to_record(now_ms)
+            )
         return [
             (level, encode_batch(some)) for level, records in by_level.items() for some in _pieces(records)
         ]
@@ -222,6 +225,7 @@ class DelayedRecords:
                 self._settings.broker.max_decompressed_message_bytes,
             ),
             "compact" in configs["cleanup.policy"].split(","),
+            configs["delivery.delay.mode"] == "exact",
             self._settings.services.delay_max_ms,
         )
 
