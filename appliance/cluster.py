@@ -14,8 +14,17 @@ TRANSACTION_STATE = "__transaction_state"
 AUDIT_LOG = "__audit_log"
 """Where the auditor appends the entries of the audit journal, if it is to."""
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", AUDIT_LOG})
+DELAYED_PREFIX = "__delayed_"
+"""Topics in which delayed records wait, one for each level; and the one below."""
+DELAYED_STATE = "__delayed_state"
+"""Where the services process keeps how far it has delivered."""
 
 TOPIC_NAME_LENGTH_MAX = 249
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether only the appliance itself writes to topics of this name."""
+    return topic in INTERNAL_TOPICS or topic.startswith(DELAYED_PREFIX)
 
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True):

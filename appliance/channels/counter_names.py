@@ -39,6 +39,13 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
     "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
+    "services": (
+        "delivered_records",
+        "waiting_deliveries",
+        "repeated_records",
+        "dropped_records",
+        "unread_records",
+    ),
     "netproc": (
         "watched_partitions",
         "fetches_answered_early",
@@ -71,6 +78,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
+    "dropped_records": "delayed records could not be delivered and were dropped: see the log of the services process",
     "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""

@@ -213,6 +213,7 @@ class ProduceFlag(IntEnum):
     """Bits of the `flags` of a PRODUCE that mean something else of other operations."""
 
     NAMED = 1  # the request names a transactional id; without it no transactional batch is appended
+    GAPS = 4  # the network process has taken delayed records out of the batch: offset deltas are missing
     UNPROVED = 2  # the coordinator has not said yet that the id is the producer's: no permit counts
 
 

@@ -28,6 +28,7 @@ class RoleKind(StrEnum):
     AUDITOR = "auditor"
     KEYS = "keys"
     METRICS = "metrics"
+    SERVICES = "services"
 
 
 class Role:
@@ -72,7 +73,7 @@ class Role:
                 return f"{self.kind} {self.slot}"
             case RoleKind.NETPROC:
                 return f"{self.kind} {self.index}"
-            case RoleKind.COORDINATOR if self.index:
+            case RoleKind.COORDINATOR | RoleKind.SERVICES if self.index:
                 return f"{self.kind} {self.index}"
             case _:
                 return str(self.kind)
@@ -113,6 +114,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.AUDITOR),  # their answers
     (RoleKind.METRICS, RoleKind.COORDINATOR),  # questions about groups
     (RoleKind.COORDINATOR, RoleKind.METRICS),  # their answers
+    (RoleKind.SERVICES, RoleKind.IOPROC),  # appends and reads of delayed records
+    (RoleKind.IOPROC, RoleKind.SERVICES),  # their answers
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR),  # markers for the other's partitions, and their answers
     (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
     (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
@@ -138,7 +141,13 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
         roles += [KEYS]
     if settings.metrics.is_on:
         roles += [METRICS]
+    roles += services_roles(settings)
     return tuple(roles)
+
+
+def services_roles(settings: Settings) -> tuple[Role, ...]:
+    """The services processes."""
+    return tuple(Role(RoleKind.SERVICES, index) for index in range(settings.services.processes))
 
 
 def owner_index(topic_id: UUID, partition: int, *, workers: int) -> int:

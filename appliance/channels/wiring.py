@@ -36,7 +36,15 @@ from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
 from appliance.channels.replica_channel import FOLLOWED, MOVED
 from appliance.channels.request_channel import REQUEST, RESPONSE
-from appliance.channels.roles import KEYS, Role, RoleKind, planned_roles, ring_routes, running_roles
+from appliance.channels.roles import (
+    KEYS,
+    Role,
+    RoleKind,
+    planned_roles,
+    ring_routes,
+    running_roles,
+    services_roles,
+)
 from appliance.channels.traffic_table import log_sizes_bytes, traffic_size_bytes
 from appliance.config import Settings
 from appliance.errors import HostFault
@@ -56,6 +64,8 @@ AUDITOR_POOL_BYTES: Final = 2 << 20
 """The auditor has one batch in flight."""
 METRICS_POOL_BYTES: Final = 1 << 20
 """The metrics process asks each coordinator one question at a time."""
+SERVICES_POOL_BYTES: Final = 32 << 20
+"""A services process has at most one batch in flight for each partition of an internal topic."""
 PROCESSES: Final = "processes"
 """Name of the process table in the private directory."""
 IMAGE: Final = "image"
@@ -80,6 +90,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.IOPROC, RoleKind.AUDITOR): RESPONSE,
     (RoleKind.METRICS, RoleKind.COORDINATOR): FROM_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.METRICS): TO_NETPROC,
+    (RoleKind.SERVICES, RoleKind.IOPROC): REQUEST,
+    (RoleKind.IOPROC, RoleKind.SERVICES): RESPONSE,
     (RoleKind.COORDINATOR, RoleKind.COORDINATOR): MARKER_MESSAGE,
     (RoleKind.IOPROC, RoleKind.REPLICA): MOVED,
     (RoleKind.REPLICA, RoleKind.IOPROC): FOLLOWED,
@@ -90,6 +102,7 @@ POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
     RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC, RoleKind.METRICS}),
     RoleKind.AUDITOR: frozenset({RoleKind.IOPROC}),
     RoleKind.METRICS: frozenset({RoleKind.COORDINATOR}),
+    RoleKind.SERVICES: frozenset({RoleKind.IOPROC}),
 }
 """Who has a pool → who attaches to it, for reading only."""
 
@@ -183,6 +196,8 @@ class Wiring:
             return AUDITOR_POOL_BYTES
         if role.kind is RoleKind.METRICS:
             return METRICS_POOL_BYTES
+        if role.kind is RoleKind.SERVICES:
+            return SERVICES_POOL_BYTES
         return settings.network.pool_bytes
 
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
@@ -232,9 +247,12 @@ class Wiring:
     def close_bells_of_strangers(self, role: Role) -> None:
         """Close, in the new process of `role`, the doorbells of those whom it never rings.
 
-        It rings those with whom it shares a ring. A network process rings the key process, too (key_channel.py).
+        It rings those with whom it shares a ring. A network process rings the key process (key_channel.py) and the
+        services processes, too.
         """
-        known = {role, KEYS} if role.kind is RoleKind.NETPROC else {role}
+        known = {role}
+        if role.kind is RoleKind.NETPROC:
+            known |= {KEYS, *services_roles(self.settings)}
         for writer, reader in ring_routes(self.settings):
             if role in (writer, reader):
                 known |= {writer, reader}
@@ -280,6 +298,10 @@ class Attachment:
     def clean_seen_by(self) -> Mapping[Path, str]:
         """Log directories that were closed in good order before this life: none, after a life that was killed."""
         return self.wiring.clean_directories if self.generation == 1 else {}
+
+    def services_bells(self) -> tuple[Doorbell, ...]:
+        """The doorbells of the services processes, which share no ring with a network process."""
+        return tuple(map(self._doorbell, services_roles(self.wiring.settings)))
 
     def _doorbell(self, role: Role) -> Doorbell:
         row = self.process_table.row(self.wiring.process_row(role))

@@ -11,7 +11,7 @@ from appliance.cli.client import admin_client, answer_of, asked
 from appliance.cli.connecting import REQUEST_TIMEOUT_S
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.topic_names import INTERNAL_TOPICS
+from appliance.cli.topic_names import is_internal
 
 
 @click.group(cls=AliasedGroup, short_help="Show the cluster: its brokers, controller and topics.")
@@ -44,7 +44,7 @@ def info(*, as_json: bool, bootstrap: str) -> None:
             for node in sorted(described.nodes, key=lambda node: node.id)
         ],
         "topics": len(topics),
-        "internal_topics": len(INTERNAL_TOPICS & topics.keys()),
+        "internal_topics": sum(map(is_internal, topics)),
         "partitions": len(partitions),
         "under_replicated_partitions": sum(len(each.isrs) < len(each.replicas) for each in partitions),
         "unavailable_partitions": sum(each.leader < 0 for each in partitions),

@@ -20,6 +20,14 @@ INTERNAL_TOPICS: Final = frozenset(
     }
 )
 """Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`; the last one is the appliance's."""
+DELAYED_PREFIX: Final = "__delayed_"
+"""Names of the appliance's internal topics for delayed records begin so."""
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a broker keeps its own state in the topic."""
+    return name in INTERNAL_TOPICS or name.startswith(DELAYED_PREFIX)
+
 
 regex_option = click.option(
     "--regex",
@@ -39,7 +47,7 @@ def named_topics(texts: Sequence[str], existing: Iterable[str], *, is_regex: boo
     """
     if not is_regex:
         return list(dict.fromkeys(texts))
-    candidates = sorted(name for name in existing if name not in INTERNAL_TOPICS)
+    candidates = sorted(name for name in existing if not is_internal(name))
     found: dict[str, None] = {}
     for text in texts:
         pattern = compiled(text)

@@ -16,7 +16,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.topic_names import INTERNAL_TOPICS, named_topics, regex_option
+from appliance.cli.topic_names import is_internal, named_topics, regex_option
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -218,7 +218,7 @@ def delete(*, names: tuple[str, ...], is_regex: bool, yes: bool, as_json: bool, 
     """
     client = admin_client(bootstrap)
     wanted = _named(client, names, is_regex=is_regex)
-    if internal := [name for name in wanted if name in INTERNAL_TOPICS]:
+    if internal := [name for name in wanted if is_internal(name)]:
         raise BrokerError(
             f"{internal[0]} is an internal topic, in which the broker keeps its own state; nothing was deleted"
         )

@@ -116,6 +116,11 @@ _SECTION_HEADS: Final = {
         "Metrics",
         "These options set where the metrics page is, and how many series it may have ([metrics.md](metrics.md)).",
     ),
+    "services": (
+        "Services",
+        "These options switch delayed delivery on, and set its levels and limits "
+        "([delayed-delivery.md](delayed-delivery.md)).",
+    ),
 }
 
 _TOPIC_HEAD: Final = """

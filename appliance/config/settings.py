@@ -34,6 +34,7 @@ from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.oauthbearer import URL_OPTION, OAuthBearerSettings
 from appliance.config.sections.offsets import OffsetsSettings
 from appliance.config.sections.sasl import OAUTHBEARER, PLAIN, SaslSettings
+from appliance.config.sections.services import ServicesSettings
 from appliance.config.sections.shared_memory import SharedMemorySettings
 from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
@@ -119,6 +120,7 @@ class Settings:
     access: AccessSettings = field(default_factory=AccessSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    services: ServicesSettings = field(default_factory=ServicesSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict, repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -270,6 +272,7 @@ Section = (
     | AccessSettings
     | AuditSettings
     | MetricsSettings
+    | ServicesSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -290,6 +293,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "access": AccessSettings,
     "audit": AuditSettings,
     "metrics": MetricsSettings,
+    "services": ServicesSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

@@ -147,6 +147,24 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "delivery.delay.enable",
+        BOOLEAN,
+        False,
+        "Whether the broker delivers records late that have a header `delivery.delay` or `delivery.at`. "
+        "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "delivery.delay.mode",
+        STRING,
+        "levels",
+        "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
+        "record goes from level to level until it is due, which costs one more append for each level. Kafka has no "
+        "such setting.",
+        choices=("levels", "exact"),
+        effect=_NOW,
+    ),
+    _topic(
         "durability",
         STRING,
         "page-cache",
@@ -467,12 +485,13 @@ def topic_config_declarations() -> tuple[Declaration, ...]:
 
 
 def validate_topic_configs(
-    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None
+    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None, *, can_delay: bool = True
 ) -> None:
     """Refuses what Kafka refuses when a topic is created or altered.
 
     Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
-    `defaults` are what counts where `configs` say nothing: see `topic_defaults`.
+    `defaults` are what counts where `configs` say nothing: see `topic_defaults`. `can_delay`: there are services
+    processes, which delayed delivery needs.
 
     Raises:
         ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
@@ -493,6 +512,10 @@ def validate_topic_configs(
             raise ConfigurationError(f"{name} = {text[:100]!r}: must be partition:broker pairs, or *")
     if parsed.get("remote.storage.enable"):
         raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
+    if parsed.get("delivery.delay.enable") and not can_delay:
+        raise ConfigurationError(
+            "delivery.delay.enable = 'true': start the appliance with services.processes = 1"
+        )
     for name in COMPACTION_LAGS:
         parsed.setdefault(
             name, TOPIC_CONFIGS[name].parse((defaults or {}).get(name, TOPIC_CONFIGS[name].default))

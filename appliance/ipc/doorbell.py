@@ -66,6 +66,11 @@ class Doorbell:
             os.eventfd_write(self.eventfd, 1)
         return True
 
+    def wake(self) -> None:
+        """Others: wakes the owner, or keeps it from sleeping next. For news that lies in no inbox of the owner."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.eventfd, 1)
+
     def is_sleeping(self) -> bool:
         """Whether the owner says that it sleeps; without a fence, so for display only."""
         return bool(self._flag[0])

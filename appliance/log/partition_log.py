@@ -178,6 +178,7 @@ class PartitionLog(SegmentedLog):
         transaction_version: int = 0,
         admission: Admission = Admission.PERMIT,
         cheap_bytes_max: int = 0,
+        has_gaps: bool = False,
     ) -> AppendResult:
         """Appends one batch as the leader. When this returns, the batch survives the death of the process.
 
@@ -186,7 +187,7 @@ class PartitionLog(SegmentedLog):
         producer's open transaction, as a permit does. `transaction_version` is that of the transaction: 2 has stricter
         rules for a marker's epoch and a producer's first sequence number. `admission` says what lets a transactional
         batch in. A batch that grows over `cheap_bytes_max` when it is decompressed is not appended; 0 sets no such
-        limit.
+        limit. `has_gaps`: the network process has taken delayed records out of the batch (`validator`).
 
         Raises:
             CostlyBatch: it grows over `cheap_bytes_max`.
@@ -196,8 +197,12 @@ class PartitionLog(SegmentedLog):
         try:
             header = check_frame(batch)
             now_ms = self._clock.now_ms()
-            checked, max_timestamp_ms = self._validator.check(
-                batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
+            checked, max_timestamp_ms = (
+                self._validator.check_with_gaps(batch, header, now_ms=now_ms)
+                if has_gaps
+                else self._validator.check(
+                    batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
+                )
             )
         except RejectedRequest as rejected:
             if origin is AppendOrigin.CLIENT:

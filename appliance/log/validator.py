@@ -21,6 +21,9 @@ max timestamp; a max timestamp that is not its records' is corrected, since the 
 batch in another codec than the topic's `compression.type` is compressed anew, its records unchanged (the bounds on
 its size hold for both forms). Control batches keep their codec.
 
+A batch from which the network process has taken the delayed records has gaps, like a compacted one: its offset deltas
+rise, and it may have no record at all (`check_with_gaps`). All other rules hold for it.
+
 A coordinator's marker has no limit: a transaction must be able to end after `max.message.bytes` was lowered. Kafka
 refuses a marker over the limit, and the transaction then stays open.
 """
@@ -68,6 +71,7 @@ from appliance.protocol.records.errors import (
     MissingKey,
 )
 from appliance.protocol.records.record import decode_records
+from appliance.protocol.records.varint import read_varint, read_varlong
 from appliance.protocol.records.walk import check_records
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
@@ -214,6 +218,47 @@ class Validator:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms
 
+    def check_with_gaps(self, batch: memoryview, header: Header, *, now_ms: int) -> tuple[memoryview, int]:
+        """As `check`, for a client's batch from which the network process has taken delayed records.
+
+        Raises:
+            RejectedRequest: see the table.
+        """
+        _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
+        length_bytes = len(batch)
+        if length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes:
+            raise self._too_large(length_bytes)
+        if not 0 <= count <= last_delta + 1:
+            raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
+        if (
+            header[H_BASE_OFFSET]
+            or attributes & CONTROL
+            or header[H_BASE_SEQUENCE] < 0 <= header[H_PRODUCER_ID]
+        ):
+            raise _not_for_clients(header)
+        codec = attributes & CODEC_MASK
+        data: Buffer = batch[RECORDS:]
+        if codec:
+            data = decompress(codec, data, self._decompressed_bytes_max, room_of_thread())
+        lowest, highest, keyless = _check_gaps(bytes(data), count, last_delta)
+        if keyless and self._compacted:
+            raise MissingKey("a record on a compacted topic must have a key")
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("a producer may not set the timestamp type to LogAppendTime")
+        lowest, highest = (lowest + base_ms, highest + base_ms) if count else (base_ms, max_ms)
+        if self._log_append_time:
+            attributes |= LOG_APPEND_TIME
+            highest = now_ms
+        elif (
+            highest > now_ms + self._timestamp_after_max_ms or lowest < now_ms - self._timestamp_before_max_ms
+        ):
+            self._check_each_timestamp(batch, now_ms, highest)
+        if count and 0 <= self._target_codec != codec:
+            return self._recompressed(batch, data, attributes, max_timestamp_ms=highest), highest
+        if highest != max_ms or attributes & LOG_APPEND_TIME:
+            return _restamped(batch, attributes, highest), highest
+        return batch, max_ms
+
     def _decompressed(self, codec: int, records: memoryview, cheap_bytes_max: int) -> Buffer:
         bytes_max = self._decompressed_bytes_max
         if not cheap_bytes_max or cheap_bytes_max >= bytes_max:
@@ -262,6 +307,31 @@ class Validator:
                     f"timestamp {record.timestamp_ms} of a record is outside of [{earliest}, {latest}]",
                     bounds_ms=(earliest, latest),
                 )
+
+
+def _check_gaps(data: bytes, count: int, last_delta: int) -> tuple[int, int, bool]:
+    """As `check_records`, for offset deltas that rise and may be missing. Fields behind the key are not looked at.
+
+    Raises:
+        InvalidRecords: the records do not add up.
+    """
+    at, end, before = 0, len(data), -1
+    lowest = highest = 0
+    keyless = False
+    for number in range(count):
+        length, body = read_varint(data, at)
+        at = body + length
+        timestamp_delta, body = read_varlong(data, body + 1)
+        delta, body = read_varint(data, body)
+        keyless = read_varint(data, body)[0] < 0 or keyless
+        if not before < delta <= last_delta or not body < at <= end:
+            raise InvalidRecords(f"record {number} has the offset delta {delta} behind {before}")
+        before = delta
+        lowest = timestamp_delta if not number else min(lowest, timestamp_delta)
+        highest = timestamp_delta if not number else max(highest, timestamp_delta)
+    if at != end:
+        raise InvalidRecords(f"{end - at} bytes are left after the last of {count} records")
+    return lowest, highest, keyless
 
 
 @lru_cache(maxsize=_VALIDATORS_MAX)

@@ -3,6 +3,7 @@
     append         batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
     permit         PERMIT_TRANSACTION on the owner's ring → answered → done
     write_marker   WRITE_MARKER on the owner's ring → the owner makes and appends the marker → answered → done
+    delete_records DELETE_RECORDS on the owner's ring → answered → done
     read           FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
                    if they fail a checksum: LOG_DAMAGED on the owner's ring, and done(the error): read again later
 
@@ -280,8 +281,27 @@ class PartitionAccess:
         self._touched.add(place.worker)
         return True
 
-    def read(self, place: LogPlace, offset: int, done: Callable[[Read], None]) -> bool:
-        """Read on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
+    def delete_records(self, place: LogPlace, offset: int, done: Done) -> bool:
+        """Move the log start to `offset`, at most the high watermark. False: no room now, ask again."""
+        request = partial(
+            partition_request,
+            Op.DELETE_RECORDS,
+            row=place.row,
+            incarnation=place.incarnation,
+            offset=offset,
+            length_bytes=COMMIT_TIMEOUT_MS,
+        )
+        return self._ask(place, request, done)
+
+    def read(
+        self,
+        place: LogPlace,
+        offset: int,
+        done: Callable[[Read], None],
+        *,
+        bytes_max: int = READ_BYTES,
+    ) -> bool:
+        """Read on from `offset`, at most `bytes_max` or one batch. False: no room on the ring, ask again later."""
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
             done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
@@ -289,7 +309,7 @@ class PartitionAccess:
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         files_version = self._attachment.partitions.files_version(place.row)
         fetch = fetch_request(
-            identity, 0, place.row, place.incarnation, _MIN_ONE_BATCH, -1, READ_BYTES, -1, offset
+            identity, 0, place.row, place.incarnation, _MIN_ONE_BATCH, -1, bytes_max, -1, offset
         )
         if not writer.put(*fetch):
             return False

@@ -41,7 +41,14 @@ from appliance.process.landlock import Right, restrict, version
 from appliance.process.refused_calls import refuse_calls
 
 WRITE_NO_FILES: Final = frozenset(
-    {RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.PURGATORY, RoleKind.METRICS}
+    {
+        RoleKind.NETPROC,
+        RoleKind.ACCEPTOR,
+        RoleKind.COORDINATOR,
+        RoleKind.PURGATORY,
+        RoleKind.METRICS,
+        RoleKind.SERVICES,
+    }
 )
 """Roles that write to no log and to no metadata."""
 

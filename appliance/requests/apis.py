@@ -34,6 +34,7 @@ from appliance.requests.guards.guarding import Begin, Denied, Guarding
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
 from appliance.requests.log_dirs import LogDirs
+from appliance.requests.log_handlers.delayed_records import DelayedRecords
 from appliance.requests.log_handlers.fetch import LARGE_BYTES, FetchHandler
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
@@ -130,6 +131,9 @@ class Apis:
             leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
             finish=finish,
             refuse=refuse,
+            delayed=DelayedRecords(
+                routes, lines, settings, pool=pool, clock=clock, bells=attachment.services_bells()
+            ),
             rights=rights,
             auditing=auditing,
         )

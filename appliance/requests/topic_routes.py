@@ -15,6 +15,7 @@ from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, ClusterImage, TopicImage
 
 NOBODY = -2
+DELAY_ENABLE = "delivery.delay.enable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class PartitionRoute:
     """Where requests for one partition go. `worker` is None while the partition has no leader.
 
     `written_by_clients_of` is the leader, and of an internal topic nobody: only its coordinator writes there.
+    `delays`: the topic takes delayed records.
     """
 
     topic: str
@@ -33,6 +35,7 @@ class PartitionRoute:
     leader_epoch: int
     worker: Role | None
     written_by_clients_of: int
+    delays: bool = False
 
 
 class TopicRoute:
@@ -148,4 +151,5 @@ def _route(topic: TopicImage, index: int, *, workers: int) -> PartitionRoute:
         if leader == NO_LEADER
         else owner_of(leader, topic.topic_id, partition.partition, workers=workers),
         written_by_clients_of=NOBODY if topic.internal else leader,
+        delays=topic.configs.get(DELAY_ENABLE, "").strip().lower() == "true",
     )

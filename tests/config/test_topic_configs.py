@@ -46,7 +46,12 @@ KAFKA_DEFAULTS = {
 }
 
 
-OWN_DEFAULTS = {"decompressed.ratio.max": "32", "durability": "page-cache"}
+OWN_DEFAULTS = {
+    "decompressed.ratio.max": "32",
+    "delivery.delay.enable": "false",
+    "delivery.delay.mode": "levels",
+    "durability": "page-cache",
+}
 
 
 def test_every_topic_setting_of_kafka_is_declared_with_its_default() -> None:

@@ -59,6 +59,8 @@ class Shared:
         told = {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2", **(options or {})}
         if kind is RoleKind.AUDITOR:  # it runs only where there is a journal
             told |= {"audit.log.events": "changes", "audit.log.topic": "true"}
+        if kind is RoleKind.SERVICES:
+            told |= {"services.processes": "1"}
         if kind is RoleKind.KEYS:
             told = {**TOKENS, **told}
         if kind is RoleKind.METRICS:

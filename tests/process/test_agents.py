@@ -23,6 +23,7 @@ from appliance.ipc.process_table import ProcessState
 from appliance.metrics.agent import MetricsAgent
 from appliance.netproc.main import _wire as wire_netproc
 from appliance.process.agent import AgentProcess
+from appliance.services.agent import ServicesAgent
 from tests.process.started import Shared, Started
 
 
@@ -46,6 +47,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.AUDITOR: AuditorAgent,
     RoleKind.KEYS: KeyAgent,
     RoleKind.METRICS: MetricsAgent,
+    RoleKind.SERVICES: ServicesAgent,
 }
 
 

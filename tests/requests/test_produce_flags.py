@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.channels.request_channel import FLAGS, OP, REQUEST, RESPONSE, Op, RequestFlag
+from appliance.channels.request_channel import FLAGS, OP, REQUEST, RESPONSE, Op, ProduceFlag, RequestFlag
 from appliance.channels.roles import workers_of
 from appliance.channels.wiring import Attachment
 from appliance.ipc.brief_wait import BriefWait
@@ -30,8 +30,8 @@ from appliance.requests.worker_lines import WorkerClient
 
 (WORKER,) = workers_of(0, workers=1)
 SLOTS = 64
-NEVER_A_CLIENTS = RequestFlag.COORDINATOR_ORIGIN | RequestFlag.TRANSACTION_VERIFIED
-ROUTE = SimpleNamespace(worker=WORKER, row=0, incarnation=1, written_by_clients_of=0)
+NEVER_A_CLIENTS = RequestFlag.COORDINATOR_ORIGIN | RequestFlag.TRANSACTION_VERIFIED | ProduceFlag.GAPS
+ROUTE = SimpleNamespace(worker=WORKER, row=0, incarnation=1, written_by_clients_of=0, delays=False)
 TOPIC = SimpleNamespace(partition=lambda _: ROUTE, image=SimpleNamespace(internal=False))
 
 INT16 = st.integers(-(2**15), 2**15 - 1)

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 import zmq
+from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -45,6 +46,8 @@ from tests.system.test_zeromq import produce_request
 
 TOPIC: Final = "t"
 COMPACTED: Final = "latest"
+DELAYED: Final = "later"
+DELAY: Final = "delivery.delay.enable"
 SLOTS: Final = 2
 PATIENCE_S: Final = 60
 
@@ -83,6 +86,7 @@ TABLE: Final = {
     RoleKind.KEYS: CHILD | needs("partitions", ""),
     RoleKind.METRICS: CHILD
     | needs("partitions, foreign pool, traffic, log sizes", "own pool, own ring, traffic"),
+    RoleKind.SERVICES: CHILD | needs("partitions, log file", "own pool, own ring"),
     RoleKind.CONTROLLER: CHILD | needs("metadata", "partitions, image, metadata, inotify, timerfd"),
 }
 CAPABILITIES: Final = {
@@ -91,6 +95,7 @@ CAPABILITIES: Final = {
     RoleKind.PURGATORY: DAC_READ_SEARCH,
     RoleKind.COORDINATOR: DAC_READ_SEARCH,
     RoleKind.METRICS: DAC_READ_SEARCH,
+    RoleKind.SERVICES: DAC_READ_SEARCH,
 }
 HANDLE_STRANGERS: Final = (RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.METRICS)
 LISTEN: Final = (RoleKind.ACCEPTOR, RoleKind.METRICS)
@@ -119,6 +124,8 @@ class Scene:
             "ssl.key.file": str(server.key),
             "audit.log.events": ["changes"],
             "metrics.listener": f"127.0.0.1:{self.port + 3 * SLOTS}",
+            "services.processes": 1,
+            "delivery.delay.levels": ["100ms"],
         }
         self.zeromq = f"{home}/z"
         self.broker = Appliance(
@@ -132,7 +139,9 @@ class Scene:
                 "log.cleaner.backoff.ms": 50,
             },
         )
-        texts = {name: ",".join(value) if isinstance(value, list) else value for name, value in extra.items()}
+        texts = {
+            name: ",".join(value) if isinstance(value, list) else str(value) for name, value in extra.items()
+        }
         settings = load_settings(None, {"data.dir": str(home / "data"), "slots": str(SLOTS), **texts})
         self.rows = {str(role): row for row, role in enumerate(planned_roles(settings))}
 
@@ -148,6 +157,7 @@ class Scene:
         for options in (tls, plain):
             produced(options, TOPIC, [bytes(1000)] * 50)
             assert len(consumed({**options, "group.id": uuid4().hex}, TOPIC, 50)) >= 50
+        self.deliver_late()
         with Producer(bootstrap_servers=f"shm://{self.broker.data_dir}") as producer:
             assert producer.send(TOPIC, value=b"by a lane").result(30).offset > 0
             context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -157,6 +167,14 @@ class Scene:
                     self.check()
             finally:
                 context.term()
+
+    def deliver_late(self) -> None:
+        """Have the services process deliver a record."""
+        plain = {"bootstrap.servers": self.broker.address}
+        client = KafkaProducer(plain)
+        client.produce(DELAYED, b"late", headers=[("delivery.delay", b"50")])
+        assert client.flush(PATIENCE_S) == 0
+        assert consumed({**plain, "group.id": uuid4().hex}, DELAYED, 1)
 
     def check(self) -> None:
         """Compare what each process holds with the table."""
@@ -190,7 +208,7 @@ def scene() -> Iterator[Scene]:
     scene.broker.start()
     try:
         admin = AdminClient({"bootstrap.servers": scene.broker.address})
-        for topic, configs in ((TOPIC, {}), (COMPACTED, CONFIGS)):
+        for topic, configs in ((TOPIC, {}), (COMPACTED, CONFIGS), (DELAYED, {DELAY: "true"})):
             admin.create_topics([NewTopic(topic, 1, SLOTS, config=configs)])[topic].result(30)
         yield scene
         scene.broker.stop()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from appliance.cluster import INTERNAL_TOPICS, TopicPartition
+from appliance.cluster import TopicPartition, is_internal
 from appliance.config import validate_topic_configs
 from appliance.errors import ConfigurationError
 from appliance.log.kafka_directory import CLEANER_OFFSETS, KafkaDirectory, KafkaPartition
@@ -138,7 +138,7 @@ def plan_adoption(
 
 def topic_is_for_clients(topic: str) -> bool:
     """Whether it is none of Kafka's own topics."""
-    return topic not in INTERNAL_TOPICS
+    return not is_internal(topic)
 
 
 def _words_about(partition: KafkaPartition) -> list[str]:

@@ -62,6 +62,7 @@ class Altering(msgspec.Struct, frozen=True):
         node_ids: of the slots.
         topic_defaults: what the brokers make of the topic settings.
         groups: what groups may be given.
+        can_delay: topics may have delayed delivery.
     """
 
     topics: Mapping[str, TopicImage]
@@ -70,6 +71,7 @@ class Altering(msgspec.Struct, frozen=True):
     node_ids: Collection[int]
     topic_defaults: Mapping[str, str]
     groups: GroupSettings
+    can_delay: bool = True
 
 
 def named_twice(resources: Sequence[AlteredResource]) -> set[tuple[int, str]]:
@@ -124,7 +126,7 @@ def _topic(resource: AlteredResource, altering: Altering, replace: bool) -> dict
     if fault is not None:
         raise RejectedRequest(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{fault}.")
     try:
-        validate_topic_configs(configs, altering.topic_defaults)
+        validate_topic_configs(configs, altering.topic_defaults, can_delay=altering.can_delay)
     except ConfigurationError as refusal:
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
     if topic is None:

@@ -34,7 +34,7 @@ from appliance.channels.control_channel import (
     TopicOutcome,
 )
 from appliance.clock import Clock
-from appliance.cluster import INTERNAL_TOPICS, AclBinding, PartitionImage, QuotaEntity, TopicImage
+from appliance.cluster import AclBinding, PartitionImage, QuotaEntity, TopicImage, is_internal
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.acl_commands import check_filter, check_new, text_bytes
 from appliance.control.controller.acl_store import (
@@ -176,6 +176,7 @@ class Deciding:
                     broker=broker,
                     request_left=request_left,
                     topic_defaults=self.topic_defaults(),
+                    can_delay=self._settings.services.processes > 0,
                 )
                 spending.spend(plan.partition_count)
             except RejectedRequest as refusal:
@@ -255,6 +256,7 @@ class Deciding:
             self._slots.all,
             self.topic_defaults(),
             self._settings.group,
+            self._settings.services.processes > 0,
         )
         twice = named_twice(request.resources)
         outcomes: list[ConfigOutcome] = []
@@ -475,7 +477,7 @@ class Deciding:
             )
         if before is None:
             topic = TopicImage(
-                plan.name, plan.topic_id, tuple(added), dict(plan.configs), plan.name in INTERNAL_TOPICS
+                plan.name, plan.topic_id, tuple(added), dict(plan.configs), is_internal(plan.name)
             )
             turn.operations += creation(topic, self._controller_epoch)
         else:

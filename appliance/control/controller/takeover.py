@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
-from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.cluster import NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage, is_internal
 from appliance.config.dynamic import SLOT_STOPPED
 from appliance.config.sections.listeners import PLAINTEXT, Listener
 from appliance.control.controller.acl_commands import text_bytes
@@ -327,7 +327,7 @@ def _loaded(
                 changed.append(partition)
         partitions.append(partition)
     image = TopicImage(
-        topic.name, topic.topic_id, tuple(partitions), dict(topic.configs), topic.name in INTERNAL_TOPICS
+        topic.name, topic.topic_id, tuple(partitions), dict(topic.configs), is_internal(topic.name)
     )
     return image, changed
 

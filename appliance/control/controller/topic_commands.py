@@ -34,7 +34,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import INTERNAL_TOPICS, TopicImage, topic_name_fault
+from appliance.cluster import DELAYED_PREFIX, TopicImage, is_internal, topic_name_fault
 from appliance.config import BrokerSettings, validate_topic_configs
 from appliance.control.controller.placement import (
     InvalidAssignment,
@@ -103,9 +103,10 @@ def plan_topic(
     broker: BrokerSettings,
     request_left: int,
     topic_defaults: Mapping[str, str] | None = None,
+    can_delay: bool = True,
 ) -> TopicPlan:
     """How `wanted` would be created. `request_left`: partitions that the request may still ask for;
-    `topic_defaults`: what the brokers make of the topic settings.
+    `topic_defaults`: what the brokers make of the topic settings; `can_delay`: topics may have delayed delivery.
 
     Raises:
         RejectedRequest: as the table above says.
@@ -114,7 +115,7 @@ def plan_topic(
     by_hand = bool(wanted.assignments)
     replicas = _by_hand(wanted, existing) if by_hand else _by_count(wanted, existing, topic_id, broker)
     try:
-        validate_topic_configs(wanted.configs, topic_defaults)
+        validate_topic_configs(wanted.configs, topic_defaults, can_delay=can_delay)
     except ConfigurationError as fault:
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(fault)) from fault
     configs = {name: text for name, text in wanted.configs.items() if text is not None}
@@ -131,6 +132,11 @@ def plan_growth(wanted: CreatePartitions, existing: Existing, *, request_left: i
     topic = existing.topics.get(wanted.name)
     if topic is None:
         raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
+    if topic.name.startswith(DELAYED_PREFIX):
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' is internal; with another number of partitions, delayed records would be lost.",
+        )
     there = len(topic.partitions)
     if wanted.count < there:
         raise RejectedRequest(
@@ -173,7 +179,7 @@ def find_doomed(
     if not broker.delete_topic_enable:
         raise RejectedRequest(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
     topic = _found(name_or_id, existing, names)
-    if topic.name in INTERNAL_TOPICS:
+    if is_internal(topic.name):
         raise RejectedRequest(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{topic.name}' is internal; deleting it would lose what all clients have stored there.",

@@ -22,7 +22,6 @@ from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
 from appliance.control.coordinator.marker_link import MarkerLink
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
@@ -31,6 +30,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, REQUESTS
 from appliance.ipc.ring import RingReader
 from appliance.partition_access.access import PartitionAccess
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.process.agent import AgentProcess
 
 CONGESTED_LOOK_MS = 1

@@ -26,7 +26,6 @@ from appliance.control.coordinator.marker_requests import write_markers
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offset_requests import OffsetRequests
 from appliance.control.coordinator.pieces import Steps
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import UNDER_WAY_BYTES_MAX, RequestLines, client_of
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
 from appliance.control.coordinator.runtime.effects import (
@@ -42,6 +41,7 @@ from appliance.control.coordinator.transaction_requests import TransactionReques
 from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.partition_access.access import PartitionAccess
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.write_txn_markers import WriteTxnMarkersRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response

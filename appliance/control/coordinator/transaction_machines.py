@@ -20,7 +20,6 @@ from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TRANSACTION_STATE
 from appliance.config import Settings
 from appliance.control.coordinator.marker_writer import MarkerWriter
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.runtime.effects import Answer, Effects, Record
 from appliance.control.coordinator.runtime.effects import Append as RuntimeAppend
 from appliance.control.coordinator.runtime.runtime import TopicShards
@@ -28,6 +27,7 @@ from appliance.control.coordinator.runtime.state_machine import BlockReplay, Sta
 from appliance.control.coordinator.transaction.effects import After, Append, TransactionEffects, WriteMarkers
 from appliance.control.coordinator.transaction.transaction_record import read_transaction_record
 from appliance.control.coordinator.transaction.transactions import Transactions, TransactionSettings
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.records.compression import Codec

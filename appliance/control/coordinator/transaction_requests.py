@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from appliance.clock import NS_PER_MS, Clock
-from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS, TopicPartition
+from appliance.cluster import CONSUMER_OFFSETS, TopicPartition, is_internal
 from appliance.control.coordinator.group.topic_regex import fullmatcher
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.pieces import PIECE, Steps
@@ -87,7 +87,6 @@ _NONE: Final = int(ErrorCode.NONE)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _NOT_ALLOWED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-_NOT_FOR_COORDINATORS: Final = INTERNAL_TOPICS - {CONSUMER_OFFSETS}
 _NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -229,7 +228,6 @@ class TransactionRequests:
                 ),
             )
         )
-        internal = _NOT_FOR_COORDINATORS if is_many else INTERNAL_TOPICS
         addition = _Addition(self, transactions, reply)
         for number, transaction in enumerate(transactions):
             partitions: set[TopicPartition] = set()
@@ -237,11 +235,11 @@ class TransactionRequests:
             is_unknown = False
             looked_at = 0
             for topic in transaction.topics:
-                is_internal = topic.name in internal and not transaction.verify_only
+                refused = _is_refused(topic.name, is_many=is_many) and not transaction.verify_only
                 for index in topic.partitions:
                     partition = TopicPartition(topic.name, index)
                     partitions.add(partition)
-                    if is_internal:
+                    if refused:
                         wrong[partition] = _NOT_ALLOWED
                     elif not self._topics.has(partition):
                         wrong[partition] = _UNKNOWN
@@ -574,3 +572,8 @@ def _in_one_piece(servant: Callable[[Any, Reply], None]) -> Callable[[Any, Reply
         yield None
 
     return steps
+
+
+def _is_refused(topic: str, *, is_many: bool) -> bool:
+    """Whether no transaction can have this topic. `is_many`: a broker asks, and not a client."""
+    return is_internal(topic) and not (is_many and topic == CONSUMER_OFFSETS)

@@ -26,7 +26,14 @@ STAGES: tuple[Stage, ...] = (
     Stage(frozenset({RoleKind.NETPROC}), 35),
     Stage(
         frozenset(
-            {RoleKind.COORDINATOR, RoleKind.CLEANER, RoleKind.AUDITOR, RoleKind.KEYS, RoleKind.METRICS}
+            {
+                RoleKind.COORDINATOR,
+                RoleKind.CLEANER,
+                RoleKind.AUDITOR,
+                RoleKind.KEYS,
+                RoleKind.METRICS,
+                RoleKind.SERVICES,
+            }
         ),
         45,
     ),

@@ -47,7 +47,9 @@ _COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
 _TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
 _NAMED: Final = int(ProduceFlag.NAMED)
 _UNPROVED: Final = int(ProduceFlag.UNPROVED)
-_NOT_PLAIN: Final = _COORDINATOR_ORIGIN | _TRANSACTION_VERIFIED | _NAMED
+_GAPS: Final = int(ProduceFlag.GAPS)
+_OF_TRANSACTIONS: Final = _COORDINATOR_ORIGIN | _TRANSACTION_VERIFIED | _NAMED
+_NOT_PLAIN: Final = _OF_TRANSACTIONS | _GAPS
 _NOTHING: Final = Admission.NOTHING
 _OPEN: Final = Admission.OPEN
 _PERMIT: Final = Admission.PERMIT
@@ -98,8 +100,9 @@ def produce(
                 origin=_COORDINATOR if flags & _COORDINATOR_ORIGIN else _CLIENT,
                 transaction_verified=bool(flags & _TRANSACTION_VERIFIED),
                 transaction_version=_TV2 if message[API_VERSION] >= _TV2_PRODUCE else _TV1,
-                admission=_OPEN if flags & _UNPROVED else _PERMIT,
+                admission=_admission(flags),
                 cheap_bytes_max=cheap_bytes_max,
+                has_gaps=bool(flags & _GAPS),
             )
         else:
             result = partition.log.append(
@@ -146,6 +149,13 @@ def produce(
         partition.leader_epoch,
         result.last_offset + 1,
     )
+
+
+def _admission(flags: int) -> Admission:
+    """Return what lets a transactional batch in."""
+    if not flags & _OF_TRANSACTIONS:
+        return _NOTHING
+    return _OPEN if flags & _UNPROVED else _PERMIT
 
 
 def _is_fenced(code: int, batch: memoryview) -> bool:

@@ -45,7 +45,7 @@ def encode_record(record: Record, *, offset_delta: int, timestamp_delta_ms: int)
     _write_bytes(body, record.value)
     write_varint(body, len(record.headers))
     for name, value in record.headers:
-        _write_bytes(body, name.encode())
+        _write_bytes(body, name.encode("utf-8", "surrogateescape"))
         _write_bytes(body, value)
     out = bytearray()
     write_varint(out, len(body))
@@ -153,6 +153,15 @@ def decode_records(
     if at != len(data):
         raise InvalidRecords(f"{len(data) - at} bytes are left after the last of {len(records)} records")
     return records
+
+
+def decode_one(data: bytes, at: int, header: b.BatchHeader) -> Record:
+    """The record at `at` of a batch's uncompressed records.
+
+    Raises:
+        InvalidRecords: its fields do not add up.
+    """
+    return _decode_record(data, at, header, header.max_timestamp_ms if header.is_log_append_time else None)[0]
 
 
 def _decode_record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.channels.control_channel import NewTopic
-from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal
 from appliance.config import Settings
 
 
@@ -12,7 +12,7 @@ def new_topic(name: str, settings: Settings) -> NewTopic | None:
 
     Source: Kafka's `AutoTopicCreationManager`, `GroupCoordinatorConfig`, `TransactionCoordinator`.
     """
-    if name not in INTERNAL_TOPICS:
+    if not is_internal(name):
         return NewTopic(name)
     if name == TRANSACTION_STATE:
         return _transaction_state(settings)

@@ -8,7 +8,7 @@ longer than `timeout_ms`.
 from __future__ import annotations
 
 from appliance.channels.request_channel import ERROR, LOW_WATERMARK, Op
-from appliance.cluster import INTERNAL_TOPICS
+from appliance.cluster import is_internal
 from appliance.protocol.apis.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -74,7 +74,7 @@ class DeleteRecordsHandler(PartitionedHandler):
         item = partitioned.add(place)
         if route is None:
             partitioned.results[item] = (-1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        elif topic in INTERNAL_TOPICS:
+        elif is_internal(topic):
             partitioned.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
         elif self._table.is_offline(route.row, route.incarnation):
             partitioned.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))

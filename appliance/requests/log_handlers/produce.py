@@ -36,6 +36,7 @@ from appliance.channels.request_channel import (
     produce_request,
 )
 from appliance.channels.roles import Role
+from appliance.delivery.division import RefusedDelay
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.node_endpoint import node_endpoints_field
@@ -43,11 +44,13 @@ from appliance.protocol.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceResult,
+    RecordError,
     encode_produce_response,
     parse_produce,
 )
 from appliance.requests.auditing import Auditing
 from appliance.requests.leader_hints import with_hints
+from appliance.requests.log_handlers.delayed_records import DelayedRecords, Divided
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.record_errors import record_errors
@@ -86,6 +89,7 @@ _NO_TRANSACTIONAL_ID: Final = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILE
 _INVALID_TXN_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
 _UNPROVED: Final = int(ProduceFlag.UNPROVED)
+_GAPS: Final = int(ProduceFlag.GAPS)
 _SENT_AGAIN: Final = frozenset({int(ErrorCode.NOT_ENOUGH_REPLICAS), int(ErrorCode.CONCURRENT_TRANSACTIONS)})
 _UNPERMITTED: Final = ProduceResult("", -1, _INVALID_TXN_STATE)
 """In the place of a result that the coordinator's word decides."""
@@ -105,6 +109,7 @@ class ProduceHandler:
 
     __slots__ = (
         "_auditing",
+        "_delayed",
         "_finish",
         "_leader_wait",
         "_lines",
@@ -124,12 +129,14 @@ class ProduceHandler:
         leader_wait: LeaderWait,
         finish: Finish,
         refuse: Refuse,
+        delayed: DelayedRecords | None = None,
         rights: Rights | None = None,
         auditing: Auditing | None = None,
     ) -> None:
         self.traffic: Traffic | None = None
         self._rights = rights
         self._auditing = auditing
+        self._delayed = delayed
         self._transactional = TransactionalProduce(self, routes, questions)
         self._routes = routes
         self._lines = lines
@@ -183,6 +190,8 @@ class ProduceHandler:
             if wanted.records_length < 0:
                 partitioned.fail(item, _INVALID_RECORD)
                 continue
+            if route.delays and self._place_divided(partitioned, item, route, flags):
+                continue
             operation = produce_request(
                 request_id,
                 item,
@@ -206,6 +215,61 @@ class ProduceHandler:
         if not partitioned.outstanding:
             self.complete(partitioned)
 
+    def _place_divided(
+        self, partitioned: _PartitionedProduce, item: int, route: PartitionRoute, flags: int
+    ) -> bool:
+        """Place what is not delayed of a batch; False if nothing of it is (`delayed_records`)."""
+        request, pending = partitioned.request, partitioned.pending
+        wanted, block, delayed = request.partitions[item], pending.block, self._delayed
+        assert block is not None
+        assert route.worker is not None
+        if delayed is None:
+            return False
+        batch = block.view[wanted.records_position : wanted.records_position + wanted.records_length]
+        try:
+            divided = delayed.divide(route, batch)
+        except RefusedDelay as refused:
+            partitioned.refuse_delay(item, refused)
+            return True
+        if divided is None:
+            return False
+        operation = produce_request(
+            partitioned.request_id,
+            item,
+            route.row,
+            route.incarnation,
+            flags | _GAPS,
+            request.acks,
+            divided.block.position,
+            divided.length_bytes,
+            pending.version,
+            max(request.timeout_ms, 0),
+            pending.session.connection_id % CONNECTION_LIMIT,
+        )
+        if not self._lines.place(route.worker, operation):
+            delayed.give(divided)
+            partitioned.refuse(item, _NOT_LEADER, arriving=True)
+            return True
+        if partitioned.divided is None:
+            partitioned.divided = {}
+        partitioned.divided[item] = divided
+        partitioned.workers.append((item, route.worker))
+        partitioned.outstanding += 1
+        return True
+
+    def store_delayed(
+        self, partitioned: _PartitionedProduce, item: int, divided: Divided, result: ProduceResult
+    ) -> None:
+        """What is not delayed was appended: store the rest, and answer then."""
+        assert self._delayed is not None
+        self._delayed.give(divided)
+        self._delayed.store(
+            divided,
+            result.base_offset,
+            partitioned.pending,
+            partial(partitioned.stored, item, result),
+        )
+
     def _refuse_unrouted(self, partitioned: _PartitionedProduce, item: int, error: int) -> None:
         """Nobody takes the batch. Of a transactional one Kafka looks at the transactional id first."""
         pending, request = partitioned.pending, partitioned.request
@@ -226,6 +290,10 @@ class ProduceHandler:
     def complete(self, partitioned: _PartitionedProduce) -> None:
         """Every partition has its answer."""
         self._lines.leave(partitioned)
+        if partitioned.divided is not None and self._delayed is not None:
+            for divided in partitioned.divided.values():
+                self._delayed.give(divided)
+            partitioned.divided = None
         transaction = partitioned.pending.session.transaction
         if transaction is not None and partitioned.unpermitted:
             self._transactional.not_permitted(self._held_again(partitioned), transaction)
@@ -284,6 +352,8 @@ class ProduceHandler:
                 continue
             if wanted.records_length < 0:
                 partitioned.fail(item, _INVALID_RECORD)
+                continue
+            if route.delays and self._place_divided(partitioned, item, route, named):
                 continue
             operation = produce_request(
                 request_id,
@@ -402,6 +472,7 @@ class _PartitionedProduce:
 
     __slots__ = (
         "_handler",
+        "divided",
         "has_moved",
         "leaderless",
         "outstanding",
@@ -417,6 +488,7 @@ class _PartitionedProduce:
         self._handler = handler
         self.pending = pending
         self.request = request
+        self.divided: dict[int, Divided] | None = None
         self.leaderless = 0
         self.unpermitted = 0
         self.request_id = 0
@@ -444,7 +516,7 @@ class _PartitionedProduce:
                 if answer[REJECT_REASON]:
                     self._name_records(item, answer)
         else:
-            self.results[item] = ProduceResult(
+            result = ProduceResult(
                 wanted.topic,
                 wanted.partition,
                 0,
@@ -455,9 +527,33 @@ class _PartitionedProduce:
             traffic = self._handler.traffic
             if traffic is not None:
                 traffic.produced(answer)
+            if self.divided is not None and item in self.divided:
+                self._handler.store_delayed(self, item, self.divided.pop(item), result)
+                return
+            self.results[item] = result
         self.outstanding -= 1
         if not self.outstanding:
             self._handler.complete(self)
+
+    def stored(self, item: int, result: ProduceResult, error: int) -> None:
+        """The delayed records of a batch are stored, or not; the rest of it was appended."""
+        if self.results[item] is not None:
+            return  # its worker has died meanwhile
+        if error:
+            self.fail(item, error)
+        else:
+            self.results[item] = result
+        self.outstanding -= 1
+        if not self.outstanding:
+            self._handler.complete(self)
+
+    def refuse_delay(self, item: int, refused: RefusedDelay) -> None:
+        """Fail a batch because of one of its delayed records; nothing of it was appended."""
+        self.refuse(item, int(refused.code), arriving=True)
+        failed = self.results[item]
+        assert failed is not None
+        errors = (RecordError(refused.index, refused.message),)
+        self.results[item] = failed._replace(error_message=refused.message, record_errors=errors)
 
     def worker_lost(self, worker: Role) -> None:
         for item, owner in self.workers:

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, marker_request
 from appliance.channels.roles import COORDINATOR
-from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from appliance.cluster import CONSUMER_OFFSETS, is_internal
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
@@ -79,7 +79,7 @@ class WriteTxnMarkersHandler(PartitionedHandler):
         marker = partitioned.markers[place.marker]
         if route is None:
             partitioned.errors[item] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif place.topic in INTERNAL_TOPICS and place.topic != CONSUMER_OFFSETS:
+        elif is_internal(place.topic) and place.topic != CONSUMER_OFFSETS:
             partitioned.errors[item] = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         elif marker.producer_id < 0 or marker.producer_epoch < 0:
             partitioned.errors[item] = int(ErrorCode.INVALID_REQUEST)

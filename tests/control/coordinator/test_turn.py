@@ -10,13 +10,13 @@ import pytest
 from appliance.channels.request_channel import OP, Op
 from appliance.cluster import TopicPartition
 from appliance.control.coordinator.coordinator import Coordinator
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.transaction.effects import TransactionEffects
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.runtime.host import WORKER
 from tests.control.coordinator.transaction_host import DATA, TICK_MS, TransactionHost

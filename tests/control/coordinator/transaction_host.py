@@ -15,7 +15,6 @@ from appliance.channels.control_channel import AssignedPartition, Body, Envelope
 from appliance.channels.roles import Role, RoleKind
 from appliance.cluster import TRANSACTION_STATE, ClusterImage, PartitionImage, TopicImage, TopicPartition
 from appliance.control.coordinator.marker_writer import MarkerWriter
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_queue import Reply
 from appliance.control.coordinator.runtime.state_machine import Service
 from appliance.control.coordinator.transaction_machines import TransactionMachines
@@ -25,6 +24,7 @@ from appliance.log.config import LogSettings
 from appliance.log.file_names import partition_directory_name
 from appliance.log.partition_log import PartitionLog
 from appliance.partition_access.places import LogPlace
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import RequestHeader
 from appliance.protocol.records.batch import LOG_OVERHEAD

@@ -17,7 +17,6 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_key,
     parse_value,
 )
-from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
@@ -28,6 +27,7 @@ from appliance.control.coordinator.transaction.transaction_record import (
     transaction_record,
 )
 from appliance.control.coordinator.transaction_machines import TransactionMachines
+from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.records.batch import (
     CONTROL,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from appliance.channels.control_channel import AllocateProducerIds, Body, Envelope, ProducerIdBlock
 from appliance.clock import ManualClock
-from appliance.control.coordinator.producer_ids import ASK_AGAIN_MS, ProducerIdBlocks
+from appliance.partition_access.producer_ids import ASK_AGAIN_MS, ProducerIdBlocks
 
 BLOCK = 1_000
 

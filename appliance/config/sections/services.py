@@ -1,0 +1,93 @@
+"""The services process, and delayed delivery (docs/delayed-delivery.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from appliance.config.declaration import ConfigType
+from appliance.config.option import check_fields, option
+from appliance.errors import ConfigurationError
+
+LEVELS_MAX: Final = 32
+LEVEL_MS_MAX: Final = 7 * 24 * 3_600_000
+_DAY_MS: Final = 24 * 3_600_000
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesSettings:
+    """How many services processes there are, and what they deliver late."""
+
+    processes: int = option(
+        0,
+        "services.processes",
+        unit="processes",
+        minimum=0,
+        maximum=64,
+        doc="Number of services processes. They deliver delayed records. With 0, no topic can have "
+        "delivery.delay.enable. See docs/delayed-delivery.md.",
+    )
+    delay_levels: tuple[str, ...] = option(
+        ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
+        "delivery.delay.levels",
+        doc="Levels of delayed delivery, in ascending order: whole numbers with ms, s, m, h or d. The broker raises "
+        "each delay to the next level. Each level has an internal topic, which is not read any more when you remove "
+        "the level. Therefore remove a level only if no record waits there.",
+    )
+    delay_exact_levels: tuple[str, ...] = option(
+        ("10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s", "2s"),
+        "delivery.delay.exact.levels",
+        doc="Further levels, for topics with delivery.delay.mode = exact. The smallest one is the precision.",
+    )
+    delay_partitions: int = option(
+        4,
+        "delivery.delay.partitions",
+        unit="partitions",
+        minimum=1,
+        maximum=1_000,
+        doc="Number of partitions of each internal topic of delayed delivery when the broker creates it.",
+    )
+    delay_max_ms: int = option(
+        366 * _DAY_MS,
+        "delivery.delay.max.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        maximum=36_600 * _DAY_MS,
+        doc="How far in the future a delayed record can be due. The broker refuses a record that is due later.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.delay_levels:
+            raise ConfigurationError("delivery.delay.levels must not be empty")
+        level_delays_ms("delivery.delay.levels", self.delay_levels)
+        level_delays_ms("delivery.delay.exact.levels", self.delay_exact_levels)
+
+
+def level_delays_ms(option_name: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the milliseconds of each level.
+
+    Raises:
+        ConfigurationError: a name is no duration, or they do not ascend.
+    """
+    if len(names) > LEVELS_MAX:
+        raise ConfigurationError(f"{option_name}: {len(names)} levels; the maximum is {LEVELS_MAX}")
+    delays_ms = tuple(_duration_ms(option_name, name) for name in names)
+    if any(later <= earlier for earlier, later in pairwise(delays_ms)):
+        raise ConfigurationError(f"{option_name} = {','.join(names)!r}: each must be above the one before")
+    return delays_ms
+
+
+def _duration_ms(option_name: str, name: str) -> int:
+    digits = name.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit_ms = _UNITS_MS.get(name[len(digits) :])
+    if unit_ms is None or not (digits.isascii() and digits.isdigit()) or digits[0] == "0" or len(digits) > 9:
+        raise ConfigurationError(f"{option_name}: {name!r} is no duration such as 500ms, 5s, 10m, 2h")
+    duration_ms = int(digits) * unit_ms
+    if duration_ms > LEVEL_MS_MAX:
+        raise ConfigurationError(f"{option_name}: {name!r} is longer than seven days")
+    return duration_ms

@@ -1,0 +1,165 @@
+"""Divides a produced batch into the records to append now and those that are delayed.
+
+    batch        r0  r1* r2  r3*              * delayed
+    kept         r0      r2                   base sequence and last offset delta as before
+    delayed          r1      r3               by their offset delta
+
+The kept batch has gaps, as a batch has after compaction. So each record keeps the offset and the sequence number that
+its producer counts on, and the log recognizes the batch when it is sent again. If all records are delayed, the kept
+batch has none.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from appliance.delivery.due import MARK, Due, InvalidDelivery, due_of
+from appliance.delivery.waiting import OVERHEAD_BYTES, Origin
+from appliance.errors import ApplianceError
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records import batch as b
+from appliance.protocol.records.compression import Codec, compress, decompress
+from appliance.protocol.records.errors import BatchFault
+from appliance.protocol.records.record import Record, decode_one, frame_batch
+from appliance.protocol.records.varint import read_varint, read_varlong
+from appliance.protocol.records.walk import check_records
+
+RECORD_BYTES_MAX: Final = 1 << 20
+"""The largest delayed record."""
+
+
+class RefusedDelay(ApplianceError):
+    """A record that cannot be delayed, so its batch is refused. `index` is its place in the batch."""
+
+    def __init__(self, index: int, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+        self.code = code
+        self.message = message
+
+
+class Rules(NamedTuple):
+    """What a topic asks of delayed records, and of all batches."""
+
+    message_bytes_max: int
+    decompressed_bytes_max: int
+    is_compacted: bool
+    is_exact: bool
+    delay_ms_max: int
+
+
+class Division(NamedTuple):
+    """`kept` is the batch to append now. `delayed`: (offset delta, due, record) of each delayed record, in order."""
+
+    kept: bytes
+    delayed: list[tuple[int, Due, Record]]
+    origin: Origin
+
+
+def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
+    """Divide a batch as a client sent it; None if none of its records is delayed.
+
+    None also if it is no sound batch: whoever appends it refuses it.
+
+    Raises:
+        RefusedDelay: a delayed record breaks a rule.
+    """
+    found = _sound(batch, rules)
+    if found is None:
+        return None
+    header, data = found
+    delayed: list[tuple[int, Due, Record]] = []
+    kept: list[bytes] = []
+    at, kept_max_ms = 0, b.NO_TIMESTAMP
+    for index in range(header.records_count):
+        length, body = read_varint(data, at)
+        end = body + length
+        due = None
+        if data.find(MARK, body, end) >= 0:
+            record = decode_one(data, at, header)
+            due = _due(record, index, header, rules, now_ms=now_ms, length_bytes=length)
+            if due is not None:
+                delayed.append((index, due, record))
+        if due is None:
+            kept.append(data[at:end])
+            kept_max_ms = max(kept_max_ms, header.base_timestamp_ms + read_varlong(data, body + 1)[0])
+        at = end
+    if not delayed:
+        return None
+    return Division(
+        _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
+        delayed,
+        Origin(header.producer_id, header.producer_epoch, header.base_sequence),
+    )
+
+
+def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | None:
+    """Return the header and the decompressed records; None if there is no mark, or the batch is not sound."""
+    try:
+        header = b.read_header(batch)
+        if (
+            header.size_bytes != len(batch)
+            or header.size_bytes > rules.message_bytes_max
+            or header.base_offset
+            or header.is_control
+            or header.is_log_append_time
+            or header.records_count <= 0
+            or header.last_offset_delta != header.records_count - 1
+            or header.base_sequence < 0 <= header.producer_id
+            or not b.crc_holds(batch)
+        ):
+            return None
+        records = batch[b.RECORDS :]
+        data = bytes(
+            decompress(header.codec, records, rules.decompressed_bytes_max) if header.codec else records
+        )
+        if MARK not in data:
+            return None
+        check_records(data, 0, len(data), header.records_count)
+    except BatchFault:
+        return None
+    return header, data
+
+
+def _due(
+    record: Record, index: int, header: b.BatchHeader, rules: Rules, *, now_ms: int, length_bytes: int
+) -> Due | None:
+    try:
+        due = due_of(
+            record.headers,
+            timestamp_ms=record.timestamp_ms,
+            now_ms=now_ms,
+            delay_ms_max=rules.delay_ms_max,
+        )
+    except InvalidDelivery as fault:
+        raise RefusedDelay(index, ErrorCode.INVALID_RECORD, str(fault)) from None
+    if due is None:
+        return None
+    if header.is_transactional:
+        raise RefusedDelay(
+            index, ErrorCode.INVALID_RECORD, "a record of a transaction cannot be delivered with a delay"
+        )
+    if rules.is_compacted and record.key is None:
+        raise RefusedDelay(index, ErrorCode.INVALID_RECORD, "a record on a compacted topic must have a key")
+    if length_bytes + OVERHEAD_BYTES + b.HEADER_BYTES > min(RECORD_BYTES_MAX, rules.message_bytes_max):
+        raise RefusedDelay(
+            index,
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the delayed record has {length_bytes} bytes; the limit is 1 MiB, and max.message.bytes of the topic",
+        )
+    return due
+
+
+def _kept_batch(header: b.BatchHeader, kept: list[bytes], *, max_timestamp_ms: int, now_ms: int) -> bytes:
+    codec = Codec(header.codec) if kept else Codec.NONE
+    return frame_batch(
+        compress(codec, b"".join(kept)),
+        count=len(kept),
+        last_offset_delta=header.last_offset_delta,
+        attributes=header.attributes & ~b.CODEC_MASK | codec,
+        base_timestamp_ms=header.base_timestamp_ms if kept else now_ms,
+        max_timestamp_ms=max_timestamp_ms if kept else now_ms,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

@@ -1,0 +1,85 @@
+"""When a record is due, as its headers say.
+
+    delivery.delay    milliseconds from when the broker received it
+    delivery.at       milliseconds since the epoch; wins where both are there
+
+Values are decimal text. See docs/delayed-delivery.md for what is refused.
+
+Whether a record is delayed, and on which level it waits, depends on the record alone, and not on when it arrives:
+`delivery.at` is compared with the record's own timestamp. A batch that is sent again must be divided as it was at
+first. Otherwise a record could fall due between the two, and would be in neither part. Only a timestamp that is far
+from the broker's time does not count for the level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from appliance.errors import ApplianceError
+
+DELAY: Final = "delivery.delay"
+AT: Final = "delivery.at"
+MARK: Final = b"delivery."
+"""Bytes without which no header of a batch can ask for delayed delivery."""
+_DIGITS_MAX: Final = 18
+_TIMESTAMP_NEAR_MS: Final = 600_000
+
+
+class InvalidDelivery(ApplianceError):
+    """The headers of a record do not say when it is due. The client is at fault."""
+
+
+class Due(NamedTuple):
+    """When a record is due, in ms since the epoch, and how long its level must be."""
+
+    at_ms: int
+    wait_ms: int
+
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+def due_of(headers: Headers, *, timestamp_ms: int, now_ms: int, delay_ms_max: int) -> Due | None:
+    """Return when the record is due; None if it is not to be delayed.
+
+    Args:
+        timestamp_ms: the record's own.
+        now_ms: when the broker received it.
+        delay_ms_max: how far ahead it may be due.
+
+    Raises:
+        InvalidDelivery: a value is no number, contradicts another one, or is too far ahead.
+    """
+    said: dict[str, bytes | None] = {}
+    for name, value in headers:
+        if name not in {DELAY, AT}:
+            continue
+        if name in said and said[name] != value:
+            raise InvalidDelivery(f"the header {name} is there twice, with different values")
+        said[name] = value
+    if not said:
+        return None
+    numbers = {name: _number(name, value) for name, value in said.items()}
+    if AT in numbers:
+        at_ms = numbers[AT]
+        if at_ms <= timestamp_ms:
+            return None
+        is_near = abs(now_ms - timestamp_ms) <= _TIMESTAMP_NEAR_MS
+        due = Due(at_ms, at_ms - (timestamp_ms if is_near else now_ms))
+    elif numbers[DELAY] == 0:
+        return None
+    else:
+        due = Due(now_ms + numbers[DELAY], numbers[DELAY])
+    if due.at_ms - now_ms > delay_ms_max:
+        raise InvalidDelivery(
+            f"the record is due in {due.at_ms - now_ms} ms; the limit is {delay_ms_max} ms (delivery.delay.max.ms)"
+        )
+    return due
+
+
+def _number(name: str, value: bytes | None) -> int:
+    if value is None or not value.isdigit() or len(value) > _DIGITS_MAX:
+        shown = "null" if value is None else repr(value[:40])
+        raise InvalidDelivery(f"the header {name} is {shown}; it must be milliseconds as a decimal number")
+    return int(value)

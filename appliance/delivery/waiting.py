@@ -1,0 +1,120 @@
+"""A record that waits: how it lies in the internal topic of its level, and what is delivered of it.
+
+It keeps its key, its value and its headers. One header is added, `__delayed`, with these fields in ASCII, in this order
+and separated by commas:
+
+    1 · topic id (hex) · partition · offset · due ms · timestamp ms · producer id · producer epoch · base sequence
+
+`offset` is the one that the Produce answer named for the record; no record is there. The last three fields are those of
+the batch in which it came, and -1 where its producer had none. A version other than 1 is not read.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from appliance.delivery.due import AT, DELAY
+from appliance.errors import ApplianceError
+from appliance.protocol.records.record import Record
+
+HEADER: Final = "__delayed"
+TIMESTAMP: Final = "delivery.timestamp"
+OFFSET: Final = "delivery.offset"
+OVERHEAD_BYTES: Final = 256
+"""What the added headers take at most."""
+
+_VERSION: Final = "1"
+_FIELDS: Final = 9
+_REPLACED: Final = frozenset({AT, DELAY, HEADER, TIMESTAMP, OFFSET})
+
+
+class NotWaiting(ApplianceError):
+    """A record of an internal topic that no delayed record is."""
+
+
+class Origin(NamedTuple):
+    """The batch in which a record came: what recognizes the same batch when it is sent again."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+class Waiting(NamedTuple):
+    """A delayed record.
+
+    `record` is as the producer sent it, `offset` the one that the producer was answered.
+    """
+
+    topic_id: UUID
+    partition: int
+    offset: int
+    due_ms: int
+    origin: Origin
+    record: Record
+
+    def to_record(self, now_ms: int) -> Record:
+        """Return the record for the internal topic, with the time from which it waits there."""
+        record, origin = self.record, self.origin
+        fields = (
+            _VERSION,
+            self.topic_id.hex,
+            self.partition,
+            self.offset,
+            self.due_ms,
+            record.timestamp_ms,
+            origin.producer_id,
+            origin.producer_epoch,
+            origin.base_sequence,
+        )
+        added = (HEADER, ",".join(map(str, fields)).encode())
+        headers = tuple(each for each in record.headers if each[0] != HEADER)
+        return Record(record.value, record.key, (*headers, added), now_ms)
+
+    def to_deliver(self, now_ms: int) -> Record:
+        """Return the record for the topic."""
+        record = self.record
+        headers = tuple(each for each in record.headers if each[0] not in _REPLACED)
+        added = (
+            (TIMESTAMP, str(record.timestamp_ms).encode()),
+            (OFFSET, str(self.offset).encode()),
+        )
+        return Record(record.value, record.key, headers + added, now_ms)
+
+
+def waiting_of(record: Record) -> Waiting:
+    """Return the delayed record that lies in an internal topic as `record`.
+
+    Raises:
+        NotWaiting: it has no such header, or one that is not understood.
+    """
+    for name, value in reversed(record.headers):
+        if name == HEADER and value is not None:
+            fields = value.decode("ascii", "replace").split(",")
+            break
+    else:
+        raise NotWaiting(f"the record at offset {record.offset} has no header {HEADER}")
+    try:
+        if fields[0] != _VERSION or len(fields) != _FIELDS:
+            raise ValueError(fields[0])
+        topic_id = UUID(hex=fields[1])
+        partition, offset, due, timestamp, producer_id, epoch, sequence = map(int, fields[2:])
+    except ValueError:
+        raise NotWaiting(
+            f"the header {HEADER} of the record at offset {record.offset} is not understood"
+        ) from None
+    headers = tuple(each for each in record.headers if each[0] != HEADER)
+    return Waiting(
+        topic_id,
+        partition,
+        offset,
+        due,
+        Origin(producer_id, epoch, sequence),
+        Record(record.value, record.key, headers, timestamp),
+    )
+
+
+def delay_partition(topic_id: UUID, partition: int, partitions: int) -> int:
+    """Return which partition of the internal topics a partition of a topic uses; the same one on every level."""
+    return (topic_id.int + partition) % partitions

@@ -1,0 +1,294 @@
+"""The part of Produce that takes delayed records out of a batch, and stores them (docs/delayed-delivery.md).
+
+    batch ─ divide ─→ kept batch ─→ owner of the partition ─ base offset ─→ delayed records ─→ internal topics ─→ answer
+
+The kept batch goes first, for two reasons. Its answer has the offset by which each delayed record is known from then
+on. And the log recognizes a batch that is sent again: the answer is then the one of the first time, and the same
+delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of
+their batch, and drops them (decision 0120).
+
+The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other. The first one that
+fails ends it, so that what is stored of a batch is always its beginning. The client gets the error and sends the batch
+again.
+
+Only a topic with `delivery.delay.enable` comes here. A large compressed batch with delayed records takes this process
+some milliseconds per thousand records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, produce_request
+from appliance.channels.roles import Role
+from appliance.clock import Clock
+from appliance.config import BrokerConfigs, Settings, effective_topic_configs
+from appliance.delivery.division import Division, RefusedDelay, Rules, divide
+from appliance.delivery.levels import Levels
+from appliance.delivery.waiting import Waiting, delay_partition
+from appliance.ipc.buffer_pool import Block, BufferPool
+from appliance.ipc.doorbell import Doorbell
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.record import Record, encode_batch
+from appliance.requests.session import Request
+from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.worker_lines import Answer, WorkerClient
+
+STORED_BYTES: Final = 1 << 20
+STORE_TIMEOUT_MS: Final = 30_000
+_API_VERSION: Final = 9
+_ACKS_ALL: Final = -1
+_NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+
+Stored = Callable[[int], None]
+"""Gets 0 when all delayed records are stored, or an error code."""
+
+
+class Divided(NamedTuple):
+    """A batch whose kept part lies in `block`, `length_bytes` of it."""
+
+    route: PartitionRoute
+    division: Division
+    block: Block
+    length_bytes: int
+
+
+class DelayedRecords:
+    """One network process's part in delayed delivery.
+
+    Args:
+        bells: those of the services processes; none if there is no such process.
+    """
+
+    __slots__ = (
+        "_bells",
+        "_clock",
+        "_levels",
+        "_lines",
+        "_pool",
+        "_routes",
+        "_rules",
+        "_settings",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        lines: WorkerClient,
+        settings: Settings,
+        *,
+        pool: BufferPool,
+        clock: Clock,
+        bells: Sequence[Doorbell],
+    ) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._settings = settings
+        self._pool = pool
+        self._clock = clock
+        self._bells = tuple(bells)
+        self._levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
+        self._rules: dict[tuple[str, int], Rules] = {}
+        self._version = -1
+
+    def divide(self, route: PartitionRoute, batch: memoryview) -> Divided | None:
+        """Return the divided batch; None if it has no delayed record. Its block is the caller's: `give` it.
+
+        Raises:
+            RefusedDelay: the batch is to be refused.
+        """
+        division = divide(batch, self._rules_of(route), now_ms=self._clock.now_ms())
+        if division is None:
+            return None
+        first = division.delayed[0][0]
+        if not self._bells:
+            raise RefusedDelay(
+                first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
+            )
+        if self._place(route, 0) is None:
+            # Before anything is appended. The services process creates the topics, and may not know yet that it must.
+            self.wake()
+            raise RefusedDelay(
+                first, ErrorCode.LEADER_NOT_AVAILABLE, "the topics for delayed records are not available yet"
+            )
+        block = self._pool.take(len(division.kept))
+        if block is None:
+            raise RefusedDelay(
+                first, ErrorCode.NOT_ENOUGH_REPLICAS, "no memory is free for a batch with delayed records"
+            )
+        block.view[: len(division.kept)] = division.kept
+        return Divided(route, division, block, len(division.kept))
+
+    def give(self, divided: Divided) -> None:
+        """Give the block of a kept batch back; its worker has answered, or is dead, or has not got it."""
+        self._pool.give(divided.block)
+
+    def store(self, divided: Divided, base_offset: int, pending: Request, stored: Stored) -> None:
+        """Store the delayed records of a batch that was appended at `base_offset`."""
+        _Storing(self, divided, base_offset, pending, stored).go_on()
+
+    def batches(self, divided: Divided, base_offset: int) -> list[tuple[int, bytes]]:
+        """Return (level, batch) of what is to be stored, in the order of the records."""
+        route, now_ms = divided.route, self._clock.now_ms()
+        is_exact = self._rules_of(route).is_exact
+        by_level: dict[int, list[Record]] = {}
+        for delta, due, record in divided.division.delayed:
+            waiting = Waiting(
+                route.topic_id,
+                route.partition,
+                base_offset + delta,
+                due.at_ms,
+                divided.division.origin,
+                record,
+            )
+            by_level.setdefault(self._levels.of(due.wait_ms, is_exact=is_exact), []).append(
+                waiting.to_record(now_ms)
+            )
+        return [
+            (level, encode_batch(some)) for level, records in by_level.items() for some in _pieces(records)
+        ]
+
+    def append(self, storing: _Storing, level: int, batch: bytes) -> int:
+        """Place one batch; 0, or an error code if it was not placed."""
+        place = self._place(storing.divided.route, level)
+        if place is None or place.worker is None:
+            return _NOT_AVAILABLE
+        block = self._pool.take(len(batch))
+        if block is None:
+            return _NOT_AVAILABLE
+        block.view[: len(batch)] = batch
+        operation = produce_request(
+            self._lines.enter(storing),
+            0,
+            place.row,
+            place.incarnation,
+            0,
+            _ACKS_ALL,
+            block.position,
+            len(batch),
+            _API_VERSION,
+            STORE_TIMEOUT_MS,
+            storing.pending.session.connection_id % CONNECTION_LIMIT,
+        )
+        if not self._lines.place(place.worker, operation):
+            self._lines.leave(storing)
+            self._pool.give(block)
+            return _NOT_LEADER
+        storing.block, storing.worker = block, place.worker
+        return 0
+
+    def settle(self, storing: _Storing) -> None:
+        """The worker has answered, or is dead."""
+        self._lines.leave(storing)
+        if storing.block is not None:
+            self._pool.give(storing.block)
+            storing.block = None
+
+    def wake(self) -> None:
+        """Wake the services processes: there are new delayed records."""
+        for bell in self._bells:
+            bell.wake()
+
+    def _place(self, route: PartitionRoute, level: int) -> PartitionRoute | None:
+        topic = self._routes.by_name(self._levels.topics[level])
+        if topic is None:
+            return None
+        partitions = len(topic.image.partitions)
+        return topic.partition(delay_partition(route.topic_id, route.partition, partitions))
+
+    def _rules_of(self, route: PartitionRoute) -> Rules:
+        """Look the topic's settings up, once for each metadata image."""
+        if self._version != self._routes.version:
+            self._version = self._routes.version
+            self._rules.clear()
+        key = route.topic, route.leader
+        rules = self._rules.get(key)
+        if rules is None:
+            rules = self._rules[key] = self._read_rules(route)
+        return rules
+
+    def _read_rules(self, route: PartitionRoute) -> Rules:
+        image, topic = self._routes.image, self._routes.by_name(route.topic)
+        assert image is not None
+        assert topic is not None
+        broker = BrokerConfigs.of(image.broker_configs, route.leader)
+        configs = effective_topic_configs(self._settings, topic.image.configs, broker)
+        message_bytes_max = int(configs["max.message.bytes"])
+        return Rules(
+            message_bytes_max,
+            min(
+                message_bytes_max * int(configs["decompressed.ratio.max"]),
+                self._settings.broker.max_decompressed_message_bytes,
+            ),
+            "compact" in configs["cleanup.policy"].split(","),
+            configs["delivery.delay.mode"] == "exact",
+            self._settings.services.delay_max_ms,
+        )
+
+
+class _Storing:
+    """The delayed records of one batch on their way: an `AnswerListener`."""
+
+    __slots__ = ("_delayed", "_left", "_stored", "block", "divided", "pending", "request_id", "worker")
+
+    def __init__(
+        self,
+        delayed: DelayedRecords,
+        divided: Divided,
+        base_offset: int,
+        pending: Request,
+        stored: Stored,
+    ) -> None:
+        self._delayed = delayed
+        self._stored = stored
+        self._left = delayed.batches(divided, base_offset)
+        self.divided = divided
+        self.pending = pending
+        self.request_id = 0
+        self.block: Block | None = None
+        self.worker: Role | None = None
+
+    def go_on(self) -> None:
+        """Place the next batch, or end."""
+        if not self._left:
+            self._delayed.wake()
+            self._stored(0)
+            return
+        level, batch = self._left.pop(0)
+        error = self._delayed.append(self, level, batch)
+        if error:
+            self._stored(error)
+
+    def answered(self, answer: Answer) -> None:
+        self._ended(answer[ERROR])
+
+    def worker_lost(self, worker: Role) -> None:
+        if worker == self.worker:
+            self._ended(_TIMED_OUT)
+
+    def _ended(self, error: int) -> None:
+        self._delayed.settle(self)
+        self.worker = None
+        if error:
+            self._stored(error)
+        else:
+            self.go_on()
+
+
+def _pieces(records: list[Record]) -> list[list[Record]]:
+    """Divide records so that each piece is a batch of about STORED_BYTES at most, or one record."""
+    pieces: list[list[Record]] = []
+    size_bytes = 0
+    for record in records:
+        length_bytes = len(record.key or b"") + len(record.value or b"")
+        length_bytes += sum(len(name) + len(value or b"") + 4 for name, value in record.headers) + 32
+        if not pieces or size_bytes + length_bytes > STORED_BYTES:
+            pieces.append([])
+            size_bytes = 0
+        pieces[-1].append(record)
+        size_bytes += length_bytes
+    return pieces

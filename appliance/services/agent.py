@@ -1,0 +1,158 @@
+"""The agent of a services process: reads the internal topics of delayed delivery, and delivers what is due.
+
+    network processes ─ delayed records ─→ __delayed_5s, … ─→ forwarders ─→ the topics
+                      └ doorbell ────────────────────────────→ (one for each partition of the internal topics)
+
+Does: reads and appends through the rings of the workers; has the controller create the internal topics. Never: opens a
+log for writing, keeps state that is not in a topic, serves a client, polls. Asleep it wakes for a doorbell, an answer,
+and the next due record. While something waits it wakes once in CLOCK_LOOK_MS at least, because the clock may have been
+set. Dies: what it had begun is repeated by the next life, and recognized where it was done.
+
+Of several services processes each has the partitions p of the internal topics for which p modulo their number is its
+index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.channels.roles import Role, RoleKind
+from appliance.clock import NS_PER_MS
+from appliance.ipc.buffer_pool import BufferPool
+from appliance.journal import RateLimited
+from appliance.partition_access.access import PartitionAccess
+from appliance.partition_access.producer_ids import ProducerIdBlocks
+from appliance.process.agent import AgentProcess
+from appliance.services.delay_topics import DelayTopics
+from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder, State
+
+CLOCK_LOOK_MS: Final = 1_000
+COMPLAINT_INTERVAL_MS: Final = 10_000
+LAST_TURN_MS: Final = 10
+
+
+class ServicesAgent:
+    """The loop and its state; `run` returns when the supervisor sends Stop, or is gone."""
+
+    def __init__(self, process: AgentProcess) -> None:
+        attachment, settings, clock = process.attachment, process.settings, process.clock
+        assert attachment.pool is not None
+        self._process = process
+        self._attachment = attachment
+        self._clock = clock
+        self._controller = process.controller_link()
+        self._producer_ids = ProducerIdBlocks(lambda: self._controller, clock)
+        self._topics = DelayTopics(settings, attachment.image, clock)
+        self._logs = PartitionAccess(
+            attachment,
+            BufferPool(attachment.pool.view, discard=attachment.pool.discard),
+            directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
+            is_lone=lambda: False,
+        )
+        self._counts = Counts()
+        self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
+        self._forwarders: dict[int, Forwarder] = {}
+        self._is_creating = False
+        self._running = True
+        self._until_ns = 0
+
+    def run(self) -> None:
+        """Deliver until Stop."""
+        process = self._process
+        process.publish_counters(self.counters)
+        process.ready()
+        self.turn(timeout_ms=0)
+        while self._running:
+            self.turn()
+        for forwarder in self._forwarders.values():
+            forwarder.stop()
+        process.stopping()
+        while not all(each.is_at_rest for each in self._forwarders.values()):
+            if self._clock.monotonic_ns() >= self._until_ns:
+                break
+            self.turn(timeout_ms=LAST_TURN_MS)
+        self._controller.close()
+        process.close()
+
+    def turn(self, *, timeout_ms: int | None = None) -> None:
+        """One turn; sleeps first until there is work, at most for `timeout_ms`."""
+        process = self._process
+        wanted_ms = self._timeout_ms() if timeout_ms is None else timeout_ms
+        for descriptor, _ in process.cycle.wait(wanted_ms):
+            if descriptor == process.supervision_fd and self._running:
+                process.hear(self)
+        self._producer_ids.hear()
+        for peer, reader in list(self._attachment.inbound.items()):
+            if peer.kind is RoleKind.IOPROC:
+                self._logs.take(reader.drain())
+        if self._topics.follow_image():
+            self._find_forwarders()
+        self._is_creating = self._topics.create_missing(self._controller)
+        for forwarder in self._forwarders.values():
+            forwarder.turn()
+        self._logs.publish()
+
+    def _find_forwarders(self) -> None:
+        """Each partition that is this process's gets its forwarder, once all internal topics are there."""
+        partitions = self._topics.partitions
+        if not partitions:
+            return
+        processes = self._process.settings.services.processes
+        for partition in range(self._process.role.index, partitions, processes):
+            if partition not in self._forwarders:
+                self._producer_ids.prepare()
+                self._forwarders[partition] = Forwarder(
+                    partition,
+                    self._topics,
+                    self._logs,
+                    clock=self._clock,
+                    take_producer_id=self._producer_ids.take,
+                    counts=self._counts,
+                    complain=self._complain,
+                )
+
+    def _timeout_ms(self) -> int | None:
+        """How long nothing is to be done; None: until somebody says something."""
+        looks = [
+            each for forwarder in self._forwarders.values() if (each := forwarder.next_look_ms()) is not None
+        ]
+        if self._is_creating or not self._topics.has_image:
+            looks.append(PAUSE_MS)
+        return min(*looks, CLOCK_LOOK_MS) if looks else None
+
+    def counters(self) -> Mapping[str, int]:
+        """What this life has delivered, and what it could not."""
+        statistics = [each.statistics() for each in self._forwarders.values()]
+        return {
+            "delivered_records": self._counts.delivered,
+            "waiting_deliveries": sum(each[0] for each in statistics),
+            "repeated_records": sum(each[1] for each in statistics),
+            "dropped_records": self._counts.dropped,
+            "unread_records": sum(each[2] for each in statistics),
+        }
+
+    @property
+    def is_running(self) -> bool:
+        """Whether every partition of this process is delivered from."""
+        return all(each.state is State.RUNNING for each in self._forwarders.values())
+
+    # The supervisor and the peers
+
+    def stop(self, within_ms: int) -> None:
+        """End when what is under way is answered."""
+        self._running = False
+        self._until_ns = self._clock.monotonic_ns() + within_ms * NS_PER_MS // 2
+
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """A worker serves: the next turn reads what it has."""
+        if peer.kind is RoleKind.CONTROLLER:
+            self._producer_ids.controller_changed()
+
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """What a dead worker was asked has failed."""
+        if not had_rings:
+            return
+        self._process.release(peer)
+        if peer.kind is RoleKind.IOPROC:
+            self._logs.worker_down(peer)

@@ -1,0 +1,159 @@
+"""One partition of one level: what was read of its log and is not delivered, in the order of the log.
+
+    log start ... position ... buffer ... read to ... high watermark
+                  │            └ entries that wait, at most BUFFER_BYTES of them
+                  └ below: delivered, or in an open delivery
+
+All entries of a level wait for the same time, so the first one in the buffer is due first. Reading begins at the log
+start, below the position: what was delivered in the last minutes is needed to recognize batches that are sent again,
+and records of open deliveries are needed to repeat them. This file does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
+from appliance.protocol.records.record import Record
+from appliance.services.sent_again import SentAgain
+
+BUFFER_BYTES: Final = 1 << 20
+ENTRY_BYTES: Final = 300
+"""What an entry takes beside its key and value, about."""
+REMEMBERED_MS: Final = 15 * 60_000
+"""For so long after it was stored a record is kept, to recognize its batch when it is sent again."""
+_MARK_MS: Final = 10_000
+
+
+class Entry(NamedTuple):
+    """A record that waits: its offset in this log, and when it is due here, in ms since the epoch."""
+
+    offset: int
+    due_ms: int
+    waiting: Waiting
+    size_bytes: int
+
+
+class Lane:
+    """Args:
+    level: the name of the level.
+    delay_ms: how long its records wait.
+    position: from where on entries are not delivered.
+    wanted: offsets below it whose records are needed, for open deliveries.
+    """
+
+    __slots__ = (
+        "_delay_ms",
+        "_marks",
+        "_seen",
+        "buffer",
+        "buffered_bytes",
+        "found",
+        "level",
+        "position",
+        "read_to",
+        "repeated",
+        "unread",
+        "wanted",
+    )
+
+    def __init__(self, level: str, delay_ms: int, *, position: int, wanted: Collection[int] = ()) -> None:
+        self.level = level
+        self.position = position
+        self.read_to = 0
+        self.buffer: deque[Entry] = deque()
+        self.buffered_bytes = 0
+        self.wanted = frozenset(wanted)
+        self.found: dict[int, Waiting] = {}
+        self.repeated = 0
+        self.unread = 0
+        self._delay_ms = delay_ms
+        self._seen = SentAgain()
+        self._marks: deque[tuple[int, int]] = deque()
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether everything below the position was read."""
+        return self.read_to >= self.position
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be read."""
+        return self.buffered_bytes < BUFFER_BYTES
+
+    def begin_at(self, offset: int) -> None:
+        """The log begins at `offset`."""
+        self.read_to = max(self.read_to, offset)
+        self.position = max(self.position, offset)
+
+    def take(self, records: list[Record], *, next_offset: int, now_ms: int) -> None:
+        """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known."""
+        for record in records:
+            if record.offset >= self.read_to:
+                self._take_one(record, now_ms)
+        self.read_to = max(self.read_to, next_offset)
+        self._skip()
+
+    def _take_one(self, record: Record, now_ms: int) -> None:
+        try:
+            waiting = waiting_of(record)
+        except NotWaiting:
+            self.unread += 1
+            return
+        if not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS:
+            self._marks.append((record.offset, record.timestamp_ms))
+        is_repeated = self._seen.is_known(waiting)
+        if record.offset < self.position:
+            if record.offset in self.wanted:
+                self.found[record.offset] = waiting
+            return
+        if is_repeated:
+            self.repeated += 1
+            return
+        # A clock that was set back: nothing waits longer than its level from now on.
+        due_ms = min(record.timestamp_ms, now_ms) + self._delay_ms
+        size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
+        self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
+        self.buffered_bytes += size_bytes
+
+    def first_due(self, now_ms: int) -> int | None:
+        """Return when the first entry is due; None if none waits. A clock that was set back makes it earlier."""
+        if not self.buffer:
+            return None
+        latest_ms = now_ms + self._delay_ms
+        if self.buffer[0].due_ms > latest_ms:
+            self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
+        return self.buffer[0].due_ms
+
+    def pop(self) -> Entry:
+        """Take the first entry out, and move the position behind it."""
+        entry = self.buffer.popleft()
+        self.buffered_bytes -= entry.size_bytes
+        self.position = entry.offset + 1
+        self._skip()
+        return entry
+
+    def _skip(self) -> None:
+        """With nothing in the buffer, everything that was read is delivered, or was sent again."""
+        if not self.buffer:
+            self.position = max(self.position, self.read_to)
+
+    def may_forget(self, now_ms: int) -> int:
+        """Return the offset below which no record is needed any more."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1][1] < now_ms - REMEMBERED_MS:
+            marks.popleft()
+        old = now_ms - REMEMBERED_MS
+        if not marks:
+            return self.position
+        remembered = marks[0][0] if marks[0][1] >= old or len(marks) > 1 else self.read_to
+        return min(self.position, remembered)
+
+    def check(self) -> None:
+        """Raise AssertionError if what is kept contradicts itself."""
+        offsets = [entry.offset for entry in self.buffer]
+        assert offsets == sorted(set(offsets))
+        assert not offsets or self.position <= offsets[0]
+        assert self.buffered_bytes == sum(entry.size_bytes for entry in self.buffer)
