@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import appliance
 
@@ -43,15 +47,22 @@ with Broker(slots=2) as broker:
 """
 
 
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory for temporary files as /tmp is; those of pytest are private to the user who runs it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
+
+
 def test_a_user_without_privileges_tests_in_a_container_without_network_and_with_64_mib(
-    tmp_path: Path,
+    open_to_all: Path,
 ) -> None:
-    tmp_path.chmod(0o1777)
     root = str(Path(appliance.__file__).parent.parent)
     done = subprocess.run(
         ["unshare", "--mount", "--net", "sh", "-euc", ENTER, "sh", sys.executable, "-c", USE],
         cwd="/",
-        env=os.environ | {"PYTHONPATH": root, "HOME": "/proc/none", "TMPDIR": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": root, "HOME": "/proc/none", "TMPDIR": str(open_to_all)},
         capture_output=True,
         text=True,
         check=False,
@@ -59,6 +70,6 @@ def test_a_user_without_privileges_tests_in_a_container_without_network_and_with
     )
     assert done.returncode == 0, done.stdout + done.stderr
     data_dir, log = done.stdout.split("\n", 1)
-    assert Path(data_dir).is_relative_to(tmp_path)
+    assert Path(data_dir).is_relative_to(open_to_all)
     assert "/dev/shm has less than 512 MiB free: buffers are small, requests may have at most 8 MiB" in log
-    assert list(tmp_path.iterdir()) == []
+    assert list(open_to_all.iterdir()) == []
