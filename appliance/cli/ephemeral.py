@@ -41,7 +41,7 @@ SMALL_MEMORY: Final[Mapping[str, str]] = {
 """For a /dev/shm of 64 MiB, which Docker gives a container: buffers take 20 MiB of it, and requests may have 8 MiB."""
 SMALL_BYTES: Final = 512 << 20
 
-PARENT_VARIABLE: Final = "APPLIANCE_EPHEMERAL_PARENT"  # also in appliance/testing/broker.py
+PARENT_VARIABLE: Final = "APPLIANCE_EPHEMERAL_PARENT"
 """The process id of a parent that may end before the broker can look for it."""
 
 

@@ -1,7 +1,8 @@
 """`Broker`: an ephemeral broker in processes of its own, and what a test may do to it.
 
-It runs `appliance serve --ephemeral`. Its data are in memory (`scratch.py` says where exactly). The broker's processes
-end when the test run ends, also when that is killed: they watch the process that started them.
+It runs `appliance serve --ephemeral`, forked from a template process (template.py). Its data are in memory (scratch.py
+says where exactly). Its processes end when the test run ends, also when that is killed: the broker watches the
+template, and the template watches the test run.
 
 Importing this module costs a test run a few milliseconds. What only faults and topics need is imported when it is used.
 """
@@ -13,10 +14,6 @@ import json
 import os
 import select
 import signal
-import site
-import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import appliance
 from appliance.control.supervisor.scratch import Scratch
 from appliance.errors import ApplianceError
+from appliance.testing.launcher import Launched, TemplateFailed, launcher
 
 if TYPE_CHECKING:
     from appliance.testing.topics import Topics
@@ -38,26 +35,7 @@ KILL_TIMEOUT_S: Final = 10.0
 LOG_LINES: Final = 60
 """How much of the broker's output the text of an error has."""
 
-_PARENT_VARIABLE: Final = "APPLIANCE_EPHEMERAL_PARENT"
 _LOOK_S: Final = 0.005
-_NOT_INHERITED: Final = frozenset(
-    {
-        # A broker without byte code compiles itself at each start, which takes a second.
-        "PYTHONDONTWRITEBYTECODE",
-        # Meant for the test run: warnings as errors, and what slows Python down.
-        "PYTHONDEVMODE",
-        "PYTHONWARNINGS",
-        "PYTHONTRACEMALLOC",
-        "PYTHONPROFILEIMPORTTIME",
-        # systemd's, meant for whoever it started.
-        "NOTIFY_SOCKET",
-        "WATCHDOG_USEC",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-    }
-)
-_NOT_INHERITED_PREFIXES: Final = ("COV_CORE_", "COVERAGE_PROCESS_")
-"""pytest-cov would measure the broker, too."""
 
 
 class BrokerFailed(ApplianceError):
@@ -101,7 +79,7 @@ class Broker:
         self._directory = None if directory is None else Path(directory)
         self._start_timeout_s = start_timeout_s
         self._scratch: Scratch | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Launched | None = None
         self._facts: dict[str, Any] = {}
 
     # Its life
@@ -116,15 +94,11 @@ class Broker:
             raise BrokerFailed("the broker runs already")
         if self._scratch is None:
             self._scratch = Scratch.make(self._directory)
-        with self._scratch.log.open("ab") as log:
-            process = subprocess.Popen(
-                self._command(self._scratch),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C ends the test run, which then stops the broker
-            )
+        try:
+            with self._scratch.log.open("ab") as log:
+                process = launcher().launch(self._arguments(self._scratch), log.fileno())
+        except TemplateFailed as failure:
+            raise BrokerFailed(str(failure)) from None
         self._process = process
         try:
             self._facts = json.loads(self._first_line(process))
@@ -132,8 +106,7 @@ class Broker:
             self.kill_all()
             raise
         finally:
-            assert process.stdout is not None
-            process.stdout.close()
+            process.close_output()
         self._port = int(self._facts["port"])
         return self
 
@@ -147,11 +120,11 @@ class Broker:
         if process is None:
             return
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGCONT)  # those that a test has frozen
+            os.kill(process.pid, signal.SIGTERM)
         try:
             process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             self.kill_all()
             raise BrokerFailed(f"the broker did not stop in {STOP_TIMEOUT_S:.0f} s and was killed") from None
         self._end_orphans(process.pid)
@@ -343,31 +316,36 @@ class Broker:
 
     # Small parts
 
-    def _command(self, scratch: Scratch) -> list[str]:
-        command = [sys.executable, "-P", "-m", "appliance", "serve", "--ephemeral", "--json"]
-        command += ["--scratch", str(scratch.path), "--slots", str(self._slots)]
+    def _arguments(self, scratch: Scratch) -> list[str]:
+        arguments = [
+            "serve",
+            "--ephemeral",
+            "--json",
+            "--scratch",
+            str(scratch.path),
+            "--slots",
+            str(self._slots),
+        ]
         if self._port is not None and "listeners" not in self._options:
-            command += ["--port", str(self._port)]
+            arguments += ["--port", str(self._port)]
         for name, value in self._options.items():
-            command += ["--set", f"{name}={_text(value)}"]
-        return command
+            arguments += ["--set", f"{name}={_text(value)}"]
+        return arguments
 
-    def _first_line(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _first_line(self, process: Launched) -> bytes:
         """Return the line that says where the broker listens."""
-        assert process.stdout is not None
-        descriptor = process.stdout.fileno()
         poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
+        poll.register(process.output, select.POLLIN)
         deadline = time.monotonic() + self._start_timeout_s
         line = b""
         while not line.endswith(b"\n"):
             left_ms = (deadline - time.monotonic()) * 1000
             if left_ms <= 0 or not poll.poll(left_ms):
                 raise self._failure(f"was not ready in {self._start_timeout_s:.0f} s")
-            piece = os.read(descriptor, 1 << 16)
+            piece = os.read(process.output, 1 << 16)
             if not piece:
-                process.wait(KILL_TIMEOUT_S)
-                raise self._failure(f"ended at the start with exit code {process.returncode}")
+                code = process.wait(KILL_TIMEOUT_S)
+                raise self._failure(f"ended at the start with exit code {code}")
             line += piece
         return line
 
@@ -442,21 +420,6 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of the broker: this one, without what is meant for the test run alone."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
-    }
-    kept[_PARENT_VARIABLE] = str(os.getpid())
-    root = str(Path(appliance.__file__).parent.parent)
-    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
-    if root not in installed:  # the same appliance that this process has imported, wherever it is
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
-    return kept
 
 
 def _text(value: object) -> str:

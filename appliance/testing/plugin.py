@@ -44,6 +44,16 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the broker's code be loaded while pytest does other things, where a test will need it."""
+    if not session.config.option.collectonly and any(
+        name.startswith(MARKER) for item in session.items for name in getattr(item, "fixturenames", ())
+    ):
+        from appliance.testing.launcher import launcher
+
+        launcher().warm_up()
+
+
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A fresh broker for this test."""
