@@ -9,7 +9,6 @@ Importing this module costs a test run a few milliseconds. What only faults and 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -156,11 +155,15 @@ class Broker:
         self.close()
 
     async def __aenter__(self) -> Self:
+        import asyncio
+
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import asyncio
+
         await asyncio.to_thread(self.close)
 
     # What a client needs
