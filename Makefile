@@ -27,6 +27,7 @@ wheels: $(VENV)/.installed-test ## a wheel with the compiled modules for each CP
 
 deb: $(VENV)/.installed-test ## a Debian package for this release's Python, into dist; needs debhelper and dpkg-dev
 	@$(BIN)/python -c 'import auditwheel' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
+	@scripts/install-debian.sh debhelper dpkg-dev lintian
 	@$(BIN)/python scripts/deb.py
 
 compiled: ## undo `make pure`: run the compiled build again

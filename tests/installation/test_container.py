@@ -68,9 +68,9 @@ def test_it_listens_on_every_address_and_the_broker_asks_whether_that_is_meant(t
 
 
 def test_a_setting_that_nobody_knows_is_refused_by_the_appliance(tmp_path: Path) -> None:
-    done = serve(KAFKA_NUM_PARTITONS="3", APPLIANCE_DATA_DIR=str(tmp_path / "data"))
+    done = serve(KAFKA_NUM_PARTITIONZ="3", APPLIANCE_DATA_DIR=str(tmp_path / "data"))
     assert done.returncode == 2
-    assert "num.partitons: no such option; did you mean num.partitions?" in done.stderr
+    assert "num.partitionz: no such option; did you mean num.partitions?" in done.stderr
 
 
 def serve(**variables: str) -> subprocess.CompletedProcess[str]:
