@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
+.PHONY: help run compiled pure wheels deb build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,15 @@ run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ct
 
 pure: ## run the sources of this tree uncompiled from now on; a change takes effect at the next start
 	@$(PYTHON) scripts/install.py $(VENV) --pure
+
+wheels: $(VENV)/.installed-test ## a wheel with the compiled modules for each CPython of this machine, into dist; minutes each
+	@$(BIN)/python -c 'import auditwheel' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
+	@$(BIN)/python scripts/wheels.py
+
+deb: $(VENV)/.installed-test ## a Debian package for this release's Python, into dist; needs debhelper and dpkg-dev
+	@$(BIN)/python -c 'import auditwheel' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
+	@scripts/install-debian.sh debhelper dpkg-dev lintian
+	@$(BIN)/python scripts/deb.py
 
 compiled: ## undo `make pure`: run the compiled build again
 	@$(PYTHON) scripts/install.py $(VENV) --auto

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/install-debian.sh kcat
+scripts/install-debian.sh kcat groff-base
 command -v node >/dev/null || scripts/install-debian.sh nodejs
 command -v npm >/dev/null || scripts/install-debian.sh npm
 

@@ -34,6 +34,13 @@ from appliance.errors import OperatorFault
     is_flag=True,
     help="Demonstration: make certificates, serve TLS only, and let in only the administrator's certificate.",
 )
+@click.option(
+    "--ephemeral",
+    is_flag=True,
+    help="A broker for tests: on a free port, ends with the process that starts it, and throws its data away.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --ephemeral: print the address as JSON.")
+@click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
 def serve(
     *,
     data_dir: str | None,
@@ -43,6 +50,9 @@ def serve(
     config_path: Path | None,
     overrides: tuple[str, ...],
     secure: bool,
+    ephemeral: bool,
+    as_json: bool,
+    scratch: Path | None,
 ) -> int:
     """Run the broker until it is stopped (Ctrl-C, SIGTERM).
 
@@ -50,10 +60,23 @@ def serve(
 
     With --secure it makes an authority, a certificate for this host and one for an administrator in DIR/secure, and
     prints the settings for clients. docs/access.md shows how to set TLS up for production.
+
+    With --ephemeral it prints its address alone, as one line on standard output, when clients can connect.
+    docs/testing-with-it.md shows the fixture for pytest.
     """
     given = dict(name_and_value("--set", text) for text in overrides)
     flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
     given |= {name: text for name, text in flags.items() if text is not None}
+    if ephemeral:
+        if data_dir is not None or secure:
+            raise click.UsageError(
+                f"--ephemeral cannot be used with {'--secure' if secure else '--data-dir'}"
+            )
+        from appliance.cli.ephemeral import serve_ephemeral
+
+        return serve_ephemeral(given, config_path, scratch=scratch, as_json=as_json)
+    if as_json or scratch is not None:
+        raise click.UsageError(f"{'--json' if as_json else '--scratch'} can be used with --ephemeral only")
     settings = load_settings(config_path, given)
     if secure:
         from appliance.cli import secure as demonstration

@@ -115,15 +115,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
             f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
             "add replicas, or give --force"
         )
-    _set_stopped(address, slot, "true")
-    _await(
-        address,
-        lambda now: (
-            all(each.slot != slot or each.fenced for each in now.slots)
-            and all(each.leader != slot for each in now.partitions)
-        ),
-        f"slot {slot} to hand over its partitions",
-    )
+    stop_slot(address, slot)
     outcomes = Outcomes(as_json=as_json)
     outcomes.done({"slot": slot}, "stopped", f"stopped slot {slot}")
     return outcomes.finish()
@@ -136,6 +128,36 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
 def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
     """Start a stopped slot. The slot catches up, and leads again after the next balancing of leaders."""
     address = first_that_answers(bootstrap)
+    start_slot(address, slot)
+    outcomes = Outcomes(as_json=as_json)
+    outcomes.done({"slot": slot}, "started", f"started slot {slot}")
+    return outcomes.finish()
+
+
+def stop_slot(address: str, slot: int) -> None:
+    """Stop a slot, also if partitions then have no leader, and return when it leads nothing.
+
+    Raises:
+        BrokerError: nobody answers at `address`, there is no such slot, or it does not hand over in time.
+    """
+    _slot(cluster_view(address), slot)
+    _set_stopped(address, slot, "true")
+    _await(
+        address,
+        lambda now: (
+            all(each.slot != slot or each.fenced for each in now.slots)
+            and all(each.leader != slot for each in now.partitions)
+        ),
+        f"slot {slot} to hand over its partitions",
+    )
+
+
+def start_slot(address: str, slot: int) -> None:
+    """Start a stopped slot and return when clients can use it.
+
+    Raises:
+        BrokerError: nobody answers at `address`, there is no such slot, or it does not come back in time.
+    """
     _slot(cluster_view(address), slot)
     _set_stopped(address, slot, None)
     _await(
@@ -143,9 +165,6 @@ def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
         lambda now: any(each.slot == slot and not each.fenced for each in now.slots),
         f"slot {slot} to come back",
     )
-    outcomes = Outcomes(as_json=as_json)
-    outcomes.done({"slot": slot}, "started", f"started slot {slot}")
-    return outcomes.finish()
 
 
 def _slot(view: ClusterView, number: int) -> SlotView:

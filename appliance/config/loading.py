@@ -55,10 +55,11 @@ def load_settings(
     overrides: Mapping[str, str] = _NO_OVERRIDES,
     *,
     without: Collection[str] = (),
+    defaults: Mapping[str, str] = _NO_OVERRIDES,
 ) -> Settings:
     """The settings that a file and `overrides` (option name → text, from flags) describe; overrides win.
 
-    `without`: names in the file that do not count.
+    `without`: names in the file that do not count. `defaults`: option name → text, for what neither says.
 
     Raises:
         ConfigurationError: naming the file or flag, the option, and what is wrong with it.
@@ -78,6 +79,7 @@ def load_settings(
                 f"{one.origin}: {alias}: is another name of {name}, which is set as well"
             )
         given[name] = _Given(name, one.raw, one.origin)
+    given = {name: _Given(name, text, "default") for name, text in defaults.items()} | given
 
     options = option_declarations()
     values: dict[str, dict[str, Value]] = {"": {}, **{section: {} for section in SECTIONS}}

@@ -93,6 +93,7 @@ class Supervisor:
         clock: deadlines and back-off.
         notifier: systemd, or nobody.
         on_ready: called once, when every child serves.
+        parent: a pidfd of the process whose end stops the appliance, or -1; closed here.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Supervisor:
         clock: Clock,
         notifier: Notifier,
         on_ready: Callable[[], None],
+        parent: int = -1,
     ) -> None:
         broker = wiring.settings.broker
         self._wiring = wiring
@@ -112,6 +114,7 @@ class Supervisor:
         self._clock = clock
         self._notifier = notifier
         self._on_ready = on_ready
+        self._parent = parent
         self._children = {
             role: ChildRecord(role, BackOff(broker.restart_backoff_ms, broker.restart_backoff_max_ms))
             for role in wiring.running
@@ -122,6 +125,8 @@ class Supervisor:
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
+        if parent >= 0:
+            self._epoll.register(parent, select.EPOLLIN)
         # A worker that is all there is keeps from nobody what another could do: there its operator's watchdog decides.
         is_alone = wiring.settings.slots == 1 and wiring.settings.io.workers == 1
         self._hang_timeout_ms = 0 if is_alone else broker.worker_hang_timeout_ms
@@ -154,6 +159,7 @@ class Supervisor:
         close_all(self._listeners.values())
         self._listeners.clear()
         self._epoll.close()
+        self._close_parent()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -166,6 +172,8 @@ class Supervisor:
         for descriptor, events in self._epoll.poll(timeout_s):
             if descriptor == self._wake_read:
                 self._on_signals()
+            elif descriptor == self._parent:
+                self._on_end_of_parent()
             elif (child := self._by_pidfd.get(descriptor)) is not None:
                 dead.append(child)
             elif (child := self._by_socket.get(descriptor)) is not None:
@@ -273,6 +281,7 @@ class Supervisor:
         for other in self._children.values():
             other.close()
         self._epoll.close()
+        self._close_parent()
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._notifier.close()
@@ -394,6 +403,18 @@ class Supervisor:
             _logger.warning("%s received again: killing processes that still run", name)
             for child in self._children.values():
                 child.kill()
+
+    def _on_end_of_parent(self) -> None:
+        """Stop soon: nobody will ask for the data again."""
+        self._epoll.unregister(self._parent)
+        self._close_parent()
+        _logger.info("the process that started this broker has ended: stopping")
+        self._begin_stop(stop_order.HURRY_MS)
+
+    def _close_parent(self) -> None:
+        if self._parent >= 0:
+            os.close(self._parent)
+            self._parent = -1
 
     def _on_hang_up(self) -> None:
         """Stop when the terminal that the appliance was started in was closed; go on otherwise."""

@@ -19,6 +19,8 @@ from appliance.errors import OperatorFault
 
 _logger = logging.getLogger(__name__)
 
+_ROWS_TRIED = 100
+
 _AUTHENTICATION = "SASL_SSL, or SSL with ssl.client.auth = required"
 
 
@@ -30,7 +32,9 @@ Bound = Mapping[tuple[str, int], socket.socket]
 """Name of the listener and slot → listening socket."""
 
 
-def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> Bound:
+def listeners(
+    settings: Settings, given: Sequence[socket.socket] = (), *, chosen: Sequence[socket.socket] = ()
+) -> Bound:
     """Return the listening sockets, non-blocking; a listener's socket for slot n is on its port plus n.
 
     Nobody can connect before every listener is known to be allowed.
@@ -38,6 +42,7 @@ def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> Bound:
     Args:
         settings: listeners and socket options.
         given: sockets that systemd bound for us; one with the port of a listener's slot is used for it.
+        chosen: sockets that `free_ports` bound, each used in the same way.
 
     Raises:
         PortTaken: somebody else has a port.
@@ -45,13 +50,14 @@ def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> Bound:
             no use to any slot, or other hosts reach a listener that authenticates nobody.
     """
     by_port = _by_port(settings, given)
+    own = {sock.getsockname()[1]: sock for sock in chosen}
     bound: dict[tuple[str, int], socket.socket] = {}
     try:
         for listener in settings.listeners:
             for slot in range(settings.slots):
                 port = listener.port + slot
                 inherited = by_port.pop(port, None)
-                sock = inherited or _bind(listener.host, port, slot=slot)
+                sock = inherited or own.pop(port, None) or _bind(listener.host, port, slot=slot)
                 if inherited is not None:
                     _logger.info(
                         "slot %d listens on %s, on the socket passed by systemd", slot, address_of(sock)
@@ -64,6 +70,32 @@ def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> Bound:
         close_all(bound.values())
         raise
     return bound
+
+
+def free_ports(host: str, count: int) -> list[socket.socket]:
+    """Return sockets bound to `count` ports in a row that the system chose, for slots 0 to `count` - 1.
+
+    They are bound and not only looked for: test runners start several brokers at the same time.
+
+    Raises:
+        OperatorFault: the host is no address of this machine, or no such row is free.
+    """
+    for _ in range(_ROWS_TRIED):
+        sockets = [_bind(host, 0, slot=0, alone=True)]
+        try:
+            first = sockets[0].getsockname()[1]
+            sockets += [_bind(host, first + slot, slot=slot, alone=True) for slot in range(1, count)]
+            for (
+                sock
+            ) in sockets:  # for a later start on the same port, while old connections wait for their end
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return sockets
+        except (PortTaken, OverflowError):  # beyond port 65535
+            close_all(sockets)
+        except BaseException:
+            close_all(sockets)
+            raise
+    raise OperatorFault(f"found no {count} free ports in a row on {host} in {_ROWS_TRIED} tries")
 
 
 def address_of(sock: socket.socket) -> str:
@@ -165,7 +197,8 @@ def close_all(sockets: Iterable[socket.socket]) -> None:
         sock.close()
 
 
-def _bind(host: str, port: int, *, slot: int) -> socket.socket:
+def _bind(host: str, port: int, *, slot: int, alone: bool = False) -> socket.socket:
+    """Return a bound socket; `alone`: nobody else may bind the port before it listens."""
     where = f"{host_and_port(host, port)} (slot {slot})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -173,7 +206,8 @@ def _bind(host: str, port: int, *, slot: int) -> socket.socket:
         raise OperatorFault(f"cannot listen on {where}: {host} is no address ({error})") from error
     sock = socket.socket(family, kind, protocol)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not alone:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
     except OSError as error:
         sock.close()

@@ -8,8 +8,10 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -70,8 +72,27 @@ ORPHANS_EXTRA_MS = 1_000
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Ephemeral:
+    """What sets an ephemeral broker apart from a service.
+
+    Args:
+        sockets: bound to the ports that were chosen for it, one for each slot.
+        parent: a pidfd of the process that it ends with.
+        on_ready: called once every process serves, instead of saying so on standard output.
+    """
+
+    sockets: Sequence[socket.socket]
+    parent: int
+    on_ready: Callable[[], None]
+
+
 def run(
-    settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POINTS, when_ready: str = ""
+    settings: Settings,
+    *,
+    entry_points: Mapping[RoleKind, str] = ENTRY_POINTS,
+    when_ready: str = "",
+    ephemeral: Ephemeral | None = None,
 ) -> int:
     """Serves until told to stop; the exit code of the command.
 
@@ -82,13 +103,14 @@ def run(
         settings: what the operator decided.
         entry_points: kind of role → `module:function` to run for it.
         when_ready: printed below the line that says so, if it is not empty.
+        ephemeral: None for a service.
     """
     # First of all: the title is found through the environment's first variable, which we may take out below.
     setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
     journal.start(str(SUPERVISOR))
     notifier = Notifier.from_environment()
     try:
-        code = _run(settings, entry_points, notifier, when_ready)
+        code = _run(settings, entry_points, notifier, when_ready, ephemeral)
         if code == 0:
             _logger.info("stopped")
         return code
@@ -111,7 +133,11 @@ def run(
 
 
 def _run(
-    settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier, when_ready: str
+    settings: Settings,
+    entry_points: Mapping[RoleKind, str],
+    notifier: Notifier,
+    when_ready: str,
+    ephemeral: Ephemeral | None,
 ) -> int:
     _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
@@ -126,7 +152,8 @@ def _run(
         check_log_directories(settings, group)
         _check_certificates(settings)
         _prepare_sasl(settings, directory)
-        bound = listeners(settings, listening_sockets())
+        chosen = () if ephemeral is None else ephemeral.sockets
+        bound = listeners(settings, listening_sockets(), chosen=chosen)
         endpoints: list[int] = []
         try:
             endpoints = lock_endpoints(settings)
@@ -139,6 +166,7 @@ def _run(
                 bound=bound,
                 notifier=notifier,
                 when_ready=when_ready,
+                ephemeral=ephemeral,
             )
         finally:
             close_all(bound.values())
@@ -155,6 +183,7 @@ def _serve(
     bound: Bound,
     notifier: Notifier,
     when_ready: str,
+    ephemeral: Ephemeral | None,
 ) -> int:
     # What is imported lives as long as we do: to look through it again and again takes a seventh of a start.
     gc.disable()
@@ -186,6 +215,9 @@ def _serve(
     address = _addresses(settings, bound)
 
     def say_ready() -> None:
+        if ephemeral is not None:
+            ephemeral.on_ready()
+            return
         with suppress(OSError):
             print(f"appliance ready on {address} (data {settings.data_dir}, pid {os.getpid()})", flush=True)
             if when_ready:
@@ -198,6 +230,7 @@ def _serve(
         clock=SystemClock(),
         notifier=notifier,
         on_ready=say_ready,
+        parent=-1 if ephemeral is None else ephemeral.parent,
     )
     try:
         wiring.create_standing_regions()
