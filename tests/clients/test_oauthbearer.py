@@ -24,6 +24,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError as PythonKafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from tests.clients import franz_go_logins
 from tests.clients.access_page import PAGE, example, play, settings_of
 from tests.support import native_play
 from tests.support.apache_kafka import java
@@ -221,6 +222,18 @@ def test_kafka_python(scene: Scene) -> None:
 def test_kafka_python_with_a_bad_token(scene: Scene) -> None:
     with pytest.raises(PythonKafkaError):
         KafkaProducer(**python_options(scene, scene.token(aud="other")), bootstrap_timeout_ms=3000)
+
+
+def test_franz_go(scene: Scene) -> None:
+    found = franz_go_logins.play_logged_in(
+        scene.address,
+        "franz-go",
+        VALUES,
+        mechanism="OAUTHBEARER",
+        password=scene.token(),
+        authority=scene.authorities,
+    )
+    assert found == VALUES
 
 
 class AioTokens(AioTokenProvider):  # type: ignore[misc]

@@ -17,8 +17,11 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 import appliance_client
+from appliance.protocol.errors import ErrorCode
 from appliance_client.errors import AuthenticationError
+from tests.clients import franz_go_logins
 from tests.clients.access_page import PageScene, example, play
+from tests.clients.client import RefusedError
 from tests.support import native_play
 from tests.support.apache_kafka import tool
 from tests.support.wire import PATIENCE_S, free_ports
@@ -155,6 +158,35 @@ def test_aiokafka(scene: Scene, protocol: str, mechanism: str) -> None:
         return got
 
     assert asyncio.run(play()) == VALUES
+
+
+@every_way
+def test_franz_go(scene: Scene, protocol: str, mechanism: str) -> None:
+    user, password = LOGINS[mechanism]
+    found = franz_go_logins.play_logged_in(
+        scene.addresses[protocol],
+        topic_of("franz-go", protocol, mechanism),
+        VALUES,
+        mechanism=mechanism,
+        user=user,
+        password=password,
+        authority=scene.path("ca.pem") if protocol == "SASL_SSL" else "",
+    )
+    assert found == VALUES
+
+
+def test_franz_go_learns_that_its_password_is_wrong(scene: Scene) -> None:
+    with pytest.raises(RefusedError) as refused:
+        franz_go_logins.play_logged_in(
+            scene.addresses["SASL_SSL"],
+            "refused",
+            VALUES,
+            mechanism="SCRAM-SHA-512",
+            user="alice",
+            password="wrong",
+            authority=scene.path("ca.pem"),
+        )
+    assert refused.value.code == int(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
 def native_options(scene: Scene, protocol: str, mechanism: str) -> dict[str, Any]:

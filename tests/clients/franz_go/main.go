@@ -1,4 +1,4 @@
-// Transactions of franz-go: one JSON object a line on standard input, one answer a line on standard output. Values
+// Transactions and logins of franz-go: one JSON object a line on standard input, one answer a line on standard output. Values
 // travel as base64. A producer is a client without a group. A session is a GroupTransactSession, which consumes,
 // produces and commits its offsets in one transaction.
 package main
@@ -42,6 +42,10 @@ type request struct {
 	TimeoutMs int
 	SessionMs int
 	Server    bool
+	Authority string
+	Mechanism string
+	User      string
+	Password  string
 }
 
 type refusal struct {
@@ -132,6 +136,8 @@ func (d *driver) perform(asked request) (any, error) {
 		return nil, nil
 	case "read":
 		return d.read(ctx, asked)
+	case "playLoggedIn":
+		return playLoggedIn(ctx, asked)
 
 	case "session":
 		made, err := kgo.NewGroupTransactSession(append(d.producing(asked), consuming(asked)...)...)
