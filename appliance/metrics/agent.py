@@ -15,6 +15,7 @@ take about a tenth of a core at most for each kind of page.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,8 @@ READER_NS: Final = 180_000 * NS_PER_MS
 KEPT_EVERY_NS: Final = 30_000 * NS_PER_MS
 KEPT: Final = 10
 COMPLAINT_INTERVAL_MS: Final = 60_000
+
+_logger = logging.getLogger(__name__)
 
 _PLAIN: Final = "text/plain; charset=utf-8"
 
@@ -142,6 +145,7 @@ class MetricsAgent:
         """
         try:
             self._server.listen()
+            _logger.info("metrics at http://%s/metrics", self._settings.listener)
         except HostFault as fault:
             if is_first:
                 raise OperatorFault(str(fault)) from fault

@@ -31,6 +31,8 @@ from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRe
 from appliance.protocol.messages import decode_response, encode_request
 
 GROUPS_AT_ONCE: Final = 50
+OFFSETS_MAX: Final = 200_000
+"""Committed offsets of all groups that have series. A group that would exceed this has none."""
 NUMBER_MAX: Final = (1 << 32) - 1
 CLIENT_ID: Final = "appliance-metrics"
 CONNECTION: Final = (1 << 32) - 1
@@ -56,10 +58,12 @@ class Group:
 
 @dataclass(slots=True)
 class Round:
-    """What one round has found. `unlisted`: groups beyond the limit, without series of their own."""
+    """What one round has found."""
 
     groups: dict[str, Group] = field(default_factory=dict)
+    offsets: int = 0
     unlisted: int = 0
+    """Groups beyond a limit, which have no series of their own."""
 
 
 class _Line:
@@ -249,13 +253,20 @@ class GroupQuestions:
     def _note_committed(self, response: OffsetFetchResponse) -> None:
         for fetched in response.groups:
             group = self._round.groups.get(fetched.group_id)
-            if group is not None and not fetched.error_code:
-                group.committed.update(
-                    ((topic.name, each.partition_index), each.committed_offset)
-                    for topic in fetched.topics
-                    for each in topic.partitions
-                    if each.committed_offset >= 0 and not each.error_code
-                )
+            if group is None or fetched.error_code:
+                continue
+            count = sum(len(topic.partitions) for topic in fetched.topics)
+            if self._round.offsets + count > OFFSETS_MAX:
+                del self._round.groups[fetched.group_id]
+                self._round.unlisted += 1
+                continue
+            self._round.offsets += count
+            group.committed.update(
+                ((topic.name, each.partition_index), each.committed_offset)
+                for topic in fetched.topics
+                for each in topic.partitions
+                if each.committed_offset >= 0 and not each.error_code
+            )
 
     def _note_members(self, response: DescribeGroupsResponse | ConsumerGroupDescribeResponse) -> None:
         for described in response.groups:

@@ -79,7 +79,7 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
 - When a topic is deleted, its series end. The sums of the whole appliance keep what it had counted.
 - `broker` is the number of a broker slot, and `process` a role as `appliance status` shows it, such as `netproc 1`.
 - Topics have series of their own up to `metrics.topics.max`; the oldest come first. Groups have series up to
-  `metrics.groups.max`. Two series say how many have none.
+  `metrics.groups.max`, and up to 200,000 committed offsets of all groups together. Two series say how many have none.
 - `metrics.partitions` adds series for each partition. 1,000 topics with 8 partitions are 64,000 series more.
 - The metrics process asks the coordinators about groups every `metrics.groups.interval.ms`, over rings in shared
   memory. It asks only until three minutes after somebody has read a page. The first page after a pause shows the

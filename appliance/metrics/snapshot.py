@@ -115,10 +115,11 @@ class Columns:
     ) -> None:
         rows, expected = topology.rows, topology.expected
         self.table = table
-        self.serving = table.column(SERVING_INCARNATION)[:rows]
-        self.log_start = table.column(LOG_START)[:rows]
-        self.high_watermark = table.column(HIGH_WATERMARK)[:rows]
-        self.last_stable_offset = table.column(LAST_STABLE_OFFSET)[:rows]
+        used = table.cells[: rows * table.row_words]
+        self.serving = used[SERVING_INCARNATION :: table.row_words].tolist()
+        self.log_start = used[LOG_START :: table.row_words].tolist()
+        self.high_watermark = used[HIGH_WATERMARK :: table.row_words].tolist()
+        self.last_stable_offset = used[LAST_STABLE_OFFSET :: table.row_words].tolist()
         _clear(self.serving, expected, self.log_start, self.high_watermark, self.last_stable_offset)
         words = logs[: rows * LOG_WORDS].tolist()
         self.log_bytes, self.segments = words[LOG_BYTES::LOG_WORDS], words[LOG_SEGMENTS::LOG_WORDS]
