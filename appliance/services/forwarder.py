@@ -174,6 +174,7 @@ class Forwarder:
         else:
             self._read_ahead()
             self._deliver()
+            self._trim()
 
     def next_look_ms(self) -> int | None:
         """Return in how many milliseconds `turn` has something to do by itself; None: not before an answer comes."""
@@ -373,8 +374,6 @@ class Forwarder:
         elif self._is_open_written and not self._stuck:
             self._is_written = False
             self._write()
-        else:
-            self._trim()
 
     def _set_stuck_aside(self) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -607,19 +606,23 @@ class Forwarder:
     # Forgetting
 
     def _trim(self) -> None:
-        """Move the log starts up; only while no delivery is open, because open ones need their records."""
+        """Move the log starts up to what the last state record needs after a death."""
         now_ns = self._clock.monotonic_ns()
-        if self._is_open_written or self._stuck or self._trims_under_way or now_ns < self._trim_ns:
+        if self._trims_under_way or now_ns < self._trim_ns:
             return
         self._trim_ns = now_ns + TRIM_MS * NS_PER_MS
         now_ms = self._clock.now_ms()
+        needed = dict(self._progress.positions)
+        for delivery in self._progress.open:
+            for level, offset in delivery.records:
+                needed[level] = min(needed.get(level, offset), offset)
         for lane in self.lanes:
-            offset = lane.may_forget(now_ms)
+            offset = min(lane.may_forget(now_ms), needed.get(lane.level, 0))
             place = self._topics.wait_place(lane.level, self._partition)
             if place is not None and offset > self._trimmed.get(lane.level, 0):
                 self._trim_log(lane.level, place, offset)
         place = self._state_place()
-        if place is not None:
+        if place is not None and not self._is_writing:
             offset = self._logs.log_end(place) - 1  # the last record is the one that counts
             if offset > self._trimmed.get(DELAYED_STATE, 0):
                 self._trim_log(DELAYED_STATE, place, offset)

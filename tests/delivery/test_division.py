@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.delivery.division import Division, RefusedDelay, Rules, divide
+from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, divide
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL, read_header
 from appliance.protocol.records.compression import Codec
@@ -84,6 +84,16 @@ def test_what_is_no_sound_batch_is_left_to_the_log() -> None:
         frame_batch(whole[61:], count=1, producer_id=4),
     ):
         assert divide(memoryview(damaged), RULES, now_ms=NOW_MS) is None
+
+
+def test_a_batch_of_too_many_delayed_records_is_refused_whole() -> None:
+    records = [Record(b"", headers=DELAYED)] * (DELAYED_MAX + 1)
+    with pytest.raises(RefusedDelay) as refused:
+        divided(records)
+    assert (refused.value.index, refused.value.code) == (DELAYED_MAX, ErrorCode.MESSAGE_TOO_LARGE)
+    found = divided([*records[:-1], Record(b"")])
+    assert found is not None
+    assert len(found.delayed) == DELAYED_MAX
 
 
 @pytest.mark.parametrize(
