@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from appliance.channels.connection_channel import Assignment
 from appliance.config.sections.listeners import host_and_port
+from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.audit_end import TLS, AuditEnd
 from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.outlet import unpace
@@ -60,6 +61,7 @@ class Arrivals:
 
     Args:
         audit: takes what the audit journal records; None where there is no journal.
+        failures: of authentications, by address; sessions that authenticate again count there, too.
         add: takes a connection that is a session from now on, and the events to wait for.
         ended: hears of a connection that was closed before that: its host, and a line for the log, if there is a fault.
     """
@@ -70,6 +72,7 @@ class Arrivals:
         routes: TopicRoutes,
         audit: AuditEnd | None,
         *,
+        failures: AddressFailures,
         add: Callable[[Connection, int], None],
         ended: Callable[[str, str | None], None],
     ) -> None:
@@ -77,6 +80,7 @@ class Arrivals:
         self._process = process
         self._routes = routes
         self._audit = audit
+        self._failures = failures
         self._add = add
         self._ended = ended
         self._clock = process.clock
@@ -116,6 +120,7 @@ class Arrivals:
                 self._process.warn,
                 keys=published_keys(self._process.wiring),
             ),
+            failures=self._failures,
             cycle=self._process.cycle,
             clock=self._clock,
             done=self._authenticated,

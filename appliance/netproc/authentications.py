@@ -76,6 +76,7 @@ class Authentications:
     Args:
         settings: times and bounds.
         authenticators: begin the conversations.
+        failures: by address.
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose client has authenticated.
         failed: hears of one that was closed, and why; without a reason its client has left.
@@ -102,6 +103,7 @@ class Authentications:
         settings: SaslSettings,
         authenticators: Authenticators,
         *,
+        failures: AddressFailures,
         cycle: DutyCycle,
         clock: Clock,
         done: Done,
@@ -113,7 +115,7 @@ class Authentications:
         self._clock = clock
         self._done = done
         self._failed = failed
-        self._failures = AddressFailures(settings.failed_delay_ms)
+        self._failures = failures
         self._timeout_ns = settings.authentication_timeout_ms * NS_PER_MS
         self._timer_ns = NEVER_NS
         self._held_bytes = 0

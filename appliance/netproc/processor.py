@@ -34,6 +34,7 @@ from appliance.ipc.process_table import (
     REQUESTS,
 )
 from appliance.journal import Burst, RateLimited
+from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.arrivals import ENCRYPTED_EVENTS, PLAIN_EVENTS, Arrivals
 from appliance.netproc.audit_end import AuditEnd
 from appliance.netproc.connection import Connection
@@ -140,7 +141,10 @@ class NetworkAgent:
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
         self._audit = AuditEnd(process) if settings.audit.is_on else None
-        self.arrivals = Arrivals(process, routes, self._audit, add=self._add, ended=self._ended_early)
+        failures = AddressFailures(settings.sasl.failed_delay_ms)
+        self.arrivals = Arrivals(
+            process, routes, self._audit, failures=failures, add=self._add, ended=self._ended_early
+        )
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -167,6 +171,7 @@ class NetworkAgent:
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
+            failed=failures.failed,
             auditing=None if self._audit is None else self._audit.auditing,
         )
         self._say_closed = Burst(

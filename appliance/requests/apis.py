@@ -69,6 +69,8 @@ class Apis:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
         auditing: takes what the audit journal records of requests; None where there is no journal.
         refuse: ends the connection of a request.
+        failed: takes the address of a client whose authentication failed, and the time; returns how long its answer
+            waits, in milliseconds.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Apis:
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
+        failed: Callable[[str, int], int],
         auditing: Auditing | None = None,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
@@ -109,7 +112,7 @@ class Apis:
         self._reauthentications = Reauthentications(
             frame_bytes_max=settings.sasl.max_receive_size,
             max_reauth_ms=settings.sasl.max_reauth_ms,
-            failed_delay_ms=settings.sasl.failed_delay_ms,
+            failed=failed,
             pool=pool,
             timers=timers,
             clock=clock,

@@ -73,6 +73,7 @@ class Stage:
         self.authentications = Authentications(
             settings.sasl,
             Authenticators(settings, routes, clock, self.lines.append),
+            failures=AddressFailures(settings.sasl.failed_delay_ms),
             cycle=self.cycle,
             clock=clock,
             done=self._done,

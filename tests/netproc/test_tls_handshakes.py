@@ -7,18 +7,22 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from socket import SocketType
 
 import pytest
 
 from appliance.channels.connection_channel import Assignment
 from appliance.clock import SystemClock
+from appliance.config import Settings
+from appliance.config.sections.listeners import ListenerSettings
 from appliance.config.sections.tls import TlsSettings
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
-from appliance.netproc.tls_handshakes import Handshakes
+from appliance.netproc.tls_handshakes import Handshakes, certificates_by_listener
 from appliance.netproc.tls_stream import TlsStream
 from appliance.tls.certificates import Certificates
 from tests.support.pki import Authority, Issued
@@ -47,6 +51,7 @@ class Stage:
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.begun = 0
+        self.listener_name = "SSL"
 
     def arrive(self, host: str = "127.0.0.1") -> socket.socket:
         """A client's socket, whose other end is with the handshakes."""
@@ -55,7 +60,7 @@ class Stage:
         ours = SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, accepted.detach())
         ours.setblocking(False)
         self.begun += 1
-        self.handshakes.begin(Assignment(self.begun, 0, "SSL", host, address[1]), ours)
+        self.handshakes.begin(Assignment(self.begun, 0, self.listener_name, host, address[1]), ours)
         return client
 
     def turn_until(self, is_done: Callable[[], object]) -> None:
@@ -119,6 +124,54 @@ def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLCon
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)
     return context
+
+
+def test_each_listener_goes_by_its_own_settings(
+    authority: Authority, settings: TlsSettings, ann: Issued, stages: list[Stage], tmp_path: Path
+) -> None:
+    """Another certificate, another rule for names, and no client without a certificate."""
+    other = Authority(tmp_path / "other")
+    own = other.server()
+    strict = {
+        "certificate_file": str(own.certificate),
+        "key_file": str(own.key),
+        "client_auth": "required",
+        "principal_mapping_rules": r"RULE:^CN=([a-z]+),.*$/$1/",
+    }
+    of_both = Settings(
+        listener=ListenerSettings(
+            listeners=("SSL://127.0.0.1:9192", "STRICT://127.0.0.1:9292"),
+            security_protocol_map=("STRICT:SSL",),
+        ),
+        ssl=replace(settings, of_listeners={"STRICT": strict}),
+    )
+    stage = Stage(of_both.ssl)
+    stages.append(stage)
+    found = certificates_by_listener(of_both, SystemClock(), stage.lines.append)
+    stage.handshakes = Handshakes(
+        of_both.ssl,
+        found,
+        cycle=stage.cycle,
+        clock=SystemClock(),
+        done=lambda *one: stage.done.append(one),
+        failed=lambda assignment, why: stage.failed.append((assignment.connection_id, why)),
+    )
+    assert stage.shake_hands(context_of(authority)) == "User:ANONYMOUS"
+    assert stage.shake_hands(context_of(authority, ann)) == "User:CN=ann,OU=logs,O=example"
+    stage.listener_name = "STRICT"
+    assert stage.shake_hands(context_of(other, ann)) == "User:ann"
+    client = stage.arrive()
+    thread = threading.Thread(target=_refused, args=(client, context_of(other)))
+    thread.start()
+    stage.turn_until(lambda: stage.failed)
+    assert "handshake failed" in str(stage.failed[0][1])
+    client.close()
+    thread.join(PATIENCE_S)
+
+
+def _refused(client: socket.socket, context: ssl.SSLContext) -> None:
+    with suppress(OSError):
+        context.wrap_socket(client, server_hostname="localhost").recv(1)
 
 
 @pytest.mark.parametrize(
