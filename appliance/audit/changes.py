@@ -4,7 +4,8 @@ One function for each API takes the request as the client sent it and the respon
 resources. Values of topic and group settings are recorded; of broker settings only the names, because a value may be a
 password. A request that only validates changes nothing and yields nothing.
 
-Left out: commits of offsets, which are the daily work of consumers, also when a tool resets a group's offsets by them.
+Left out: commits of offsets by members of a group, which are the daily work of consumers. A tool that resets the
+offsets of a group commits as nobody, and so does a consumer in no group: these are recorded.
 """
 
 from __future__ import annotations
@@ -178,6 +179,28 @@ def delete_groups(_request: Any, response: Any) -> Described:
         yield resource(GROUP, result.group_id, result.error_code)
 
 
+def is_daily_work(api_key: int, request: Any) -> bool:
+    """Return whether a request of an API of CHANGES is none of an administrator."""
+    return api_key == ApiKey.OFFSET_COMMIT and (
+        request.generation_id_or_member_epoch >= 0 or bool(request.member_id)
+    )
+
+
+def offset_commit(request: Any, response: Any) -> Described:
+    """The offset that the group has in each partition from then on."""
+    offsets = {
+        (topic.name or topic.topic_id, each.partition_index): each.committed_offset
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    for topic in response.topics:
+        for each in topic.partitions:
+            offset = offsets.get((topic.name or topic.topic_id, each.partition_index))
+            detail = {"group": request.group_id, "offset": offset}
+            name = topic.name or str(topic.topic_id)
+            yield _partition(name, each.partition_index, each.error_code, detail)
+
+
 def offset_delete(request: Any, response: Any) -> Described:
     """Each partition of which the group's offset goes."""
     if response.error_code:
@@ -272,6 +295,7 @@ CHANGES: Final[Mapping[ApiKey, Describe]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
     ApiKey.UPDATE_FEATURES: update_features,
     ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_DELETE: offset_delete,
     ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
     ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,

@@ -240,6 +240,11 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
             )
             for name, mechanisms in settings.sasl.of_listeners.items()
         ),
+        *(
+            (name, settings.configured[name], ConfigType.STRING, "The same option, for one listener.")
+            for name in settings.configured
+            if name.startswith("listener.name.") and ".ssl." in name
+        ),
         ("log.dir", directory, ConfigType.LIST, "The slot's log directory."),
         ("log.dirs", directories, ConfigType.LIST, "The slot's log directories."),
         ("num.network.threads", str(settings.network.processes), ConfigType.INT, "See network.processes."),

@@ -17,6 +17,7 @@ from typing import Any, Final
 from appliance.config.declaration import Declaration, Value, text_of, unknown_name
 from appliance.config.kafka_settings import kafka_broker_settings
 from appliance.config.sections.delegation_tokens import SECRET_OPTION
+from appliance.config.sections.tls import OF_LISTENERS
 from appliance.config.settings import SECTIONS, Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -37,8 +38,11 @@ ALIASES: Final[Mapping[str, str]] = {
 """Kafka's names for options of ours that mean nearly the same: processes here, threads there."""
 
 
-_OF_LISTENER: Final = re.compile(r"listener\.name\.(.+)\.sasl\.enabled\.mechanisms")
+_OF_LISTENER: Final = re.compile(r"listener\.name\.(.+?)\.((?:sasl|ssl)\..+)")
 """Kafka's form of an option that is set for one listener."""
+
+
+_FOR_ONE_LISTENER: Final = frozenset({"sasl.enabled.mechanisms"}) | OF_LISTENERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +88,14 @@ def load_settings(
     options = option_declarations()
     values: dict[str, dict[str, Value]] = {"": {}, **{section: {} for section in SECTIONS}}
     configured: dict[str, str] = {}
-    of_listeners: dict[str, tuple[str, ...]] = {}
+    of_listeners: dict[str, dict[str, dict[str, Value]]] = {"sasl": {}, "ssl": {}}
     for one in given.values():
         try:
-            if (of_listener := _OF_LISTENER.fullmatch(one.name)) is not None:
-                mechanisms = _mechanisms(one, options["sasl.enabled.mechanisms"][2])
-                of_listeners[of_listener[1].upper()] = mechanisms
-                value: Value = mechanisms
+            of_listener = _OF_LISTENER.fullmatch(one.name)
+            if of_listener is not None and of_listener[2] in _FOR_ONE_LISTENER:
+                section, field_name, declaration = options[of_listener[2]]
+                value = replace(declaration, name=one.name).parse(one.raw)
+                of_listeners[section].setdefault(of_listener[1].upper(), {})[field_name] = value
             elif one.name in options:
                 section, field_name, declaration = options[one.name]
                 value = declaration.parse(one.raw)
@@ -120,22 +125,22 @@ def _build(
     values: Mapping[str, Mapping[str, Value]],
     configured: Mapping[str, str],
     aliases: Mapping[str, str],
-    of_listeners: Mapping[str, tuple[str, ...]],
+    of_listeners: Mapping[str, Mapping[str, Mapping[str, Value]]],
 ) -> Settings:
     # The declarations have already checked every type; mypy cannot follow them through a mapping.
     own: dict[str, Any] = dict(values[""])
     for section, of in SECTIONS.items():
-        more: dict[str, Any] = {"of_listeners": of_listeners} if section == "sasl" else {}
+        more: dict[str, Any] = {}
+        if section == "sasl":
+            more["of_listeners"] = {
+                name: fields["enabled_mechanisms"] for name, fields in of_listeners["sasl"].items()
+            }
+        elif section == "ssl":
+            more["of_listeners"] = of_listeners["ssl"]
         own[section] = of(**dict[str, Any](values[section]), **more)
     return Settings(
         **own, topic_defaults=topic_defaults(configured), configured=dict(configured), aliases=dict(aliases)
     )
-
-
-def _mechanisms(given: _Given, of_all: Declaration) -> tuple[str, ...]:
-    value = replace(of_all, name=given.name).parse(given.raw)
-    assert isinstance(value, tuple)
-    return value
 
 
 def _broker_wide_value(given: _Given) -> Value:

@@ -166,32 +166,40 @@ class Settings:
             for name in ("listener.security.protocol.map", "advertised.listeners"):
                 if name in self.configured:
                     raise ConfigurationError(f"{name}: has no effect without listeners")
-            for name in self.sasl.of_listeners:
-                raise ConfigurationError(
-                    f"listener.name.{name.lower()}.sasl.enabled.mechanisms: has no effect without listeners"
-                )
+            for name in (*self.sasl.of_listeners, *self.ssl.of_listeners):
+                raise ConfigurationError(f"listener.name.{name.lower()}: has no effect without listeners")
             return (Listener(PLAINTEXT, PLAINTEXT, self.host, self.port, self.advertised_host),)
         for name in ("host", "port", "advertised.host"):
             if name in self.configured:
                 raise ConfigurationError(f"{name}: listeners say it; set one of the two")
         listeners = named_listeners(self.listener, slots=self.slots)
         for listener in listeners:
-            if listener.is_tls and not self.ssl.has_certificate:
+            if listener.is_tls and not self.tls_of(listener).has_certificate:
                 raise ConfigurationError(
                     f"listeners: {listener.name} has the protocol {listener.protocol}: set ssl.keystore.location,"
                     " or ssl.certificate.file and ssl.key.file"
                 )
             if listener.is_sasl:
                 self._check_sasl(listener)
+        self._check_names(listeners)
+        main = _main_of(listeners)
+        object.__setattr__(self, "host", main.host)
+        object.__setattr__(self, "port", main.port)
+        return listeners
+
+    def _check_names(self, listeners: tuple[Listener, ...]) -> None:
+        """Refuse options for one listener where there is no such listener."""
         for name in self.sasl.of_listeners:
             if name not in {listener.name for listener in listeners}:
                 raise ConfigurationError(
                     f"listener.name.{name.lower()}.sasl.enabled.mechanisms: {name} is not in listeners"
                 )
-        main = _main_of(listeners)
-        object.__setattr__(self, "host", main.host)
-        object.__setattr__(self, "port", main.port)
-        return listeners
+        with_tls = {listener.name for listener in listeners if listener.is_tls}
+        for name in self.ssl.of_listeners:
+            if name not in with_tls:
+                raise ConfigurationError(
+                    f"listener.name.{name.lower()}.ssl: there is no listener {name} with the protocol SSL or SASL_SSL"
+                )
 
     def _check_sasl(self, listener: Listener) -> None:
         mechanisms = self.sasl.mechanisms_of(listener.name)
@@ -215,7 +223,13 @@ class Settings:
 
     def authenticates(self, listener: Listener) -> bool:
         """Whether a client of the listener must prove who it is."""
-        return listener.is_sasl or (listener.is_tls and self.ssl.client_auth == CLIENT_AUTH_REQUIRED)
+        return listener.is_sasl or (
+            listener.is_tls and self.tls_of(listener).client_auth == CLIENT_AUTH_REQUIRED
+        )
+
+    def tls_of(self, listener: Listener) -> TlsSettings:
+        """Return what counts of the options of TLS for one listener."""
+        return self.ssl.of(listener.name, is_sasl=listener.is_sasl)
 
     @property
     def validates_tokens(self) -> bool:

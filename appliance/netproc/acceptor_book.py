@@ -1,4 +1,8 @@
-"""The acceptor's book: how many connections each network process has, and which gets the next. No socket, no clock."""
+"""The acceptor's book: how many connections each network process has, and which gets the next. No socket, no clock.
+
+Addresses are counted in one spelling (`access.addresses`): an IPv4 client of an IPv6 listener is the same client as at
+an IPv4 listener.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,11 @@ from typing import Final
 
 import msgspec
 
+from appliance.access.addresses import one_spelling
 from appliance.channels.connection_channel import GENERATION_SHIFT, LANE
 from appliance.netproc.address_counts import AddressCounts
 
 _NONE: Final[Mapping[str, int]] = {}
-
-
-def unmapped(host: str) -> str:
-    """Return an address as settings spell it: an IPv4 client of an IPv6 listener has a mapped address."""
-    return host[7:] if host.startswith("::ffff:") and "." in host else host
 
 
 class BookStatistics(msgspec.Struct, frozen=True):
@@ -74,15 +74,15 @@ class ConnectionBook:
             return f"max.connections = {self._connections_max} are held"
         if host == LANE:
             return None
-        most = self._connections_max_per_ip
-        if self._overrides:
-            most = self._overrides.get(unmapped(host), most)
+        host = one_spelling(host)
+        most = self._overrides.get(host, self._connections_max_per_ip)
         if self.held_from(host) >= most:
             return f"max.connections.per.ip = {most} are held from {host}"
         return None
 
     def held_from(self, host: str) -> int:
         """Return how many connections from `host` are held."""
+        host = one_spelling(host)
         return sum(shelf.held.by_host.get(host, 0) for shelf in self._shelves.values())
 
     def least_loaded(self) -> int | None:
@@ -102,7 +102,7 @@ class ConnectionBook:
         """Books a new connection; its id."""
         connection_id = self._next_id
         self._next_id += 1
-        self._shelves[netproc].held.add(host)
+        self._shelves[netproc].held.add(one_spelling(host))
         return connection_id
 
     def promise_session(self) -> int | None:
@@ -124,14 +124,17 @@ class ConnectionBook:
         """Take connections off. Those that are not in the book belonged to an earlier generation and are ignored."""
         if (shelf := self._shelves.get(netproc)) is not None:
             for host, count in by_host.items():
-                shelf.held.remove(host, count)
+                shelf.held.remove(one_spelling(host), count)
 
     def netproc_up(self, netproc: int, generation: int, *, held: Mapping[str, int] | None = None) -> bool:
         """A network process is there, with what it `held` before. False for a generation older than known."""
         known = self._shelves.get(netproc)
         if known is not None and known.generation > generation:
             return False
-        self._shelves[netproc] = _Shelf(generation, AddressCounts(held))
+        counts = AddressCounts()
+        for host, count in (held or {}).items():
+            counts.add(one_spelling(host), count)
+        self._shelves[netproc] = _Shelf(generation, counts)
         return True
 
     def netproc_down(self, netproc: int, generation: int) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from appliance.channels.connection_channel import Assignment
 from appliance.config.sections.listeners import host_and_port
+from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.arrival_stage import ArrivalStage
 from appliance.netproc.audit_end import TLS, AuditEnd
 from appliance.netproc.connection import Connection, arrival_host
@@ -45,6 +46,7 @@ class Arrivals:
 
     Args:
         audit: takes what the audit journal records; None where there is no journal.
+        failures: of authentications, by address; sessions that authenticate again count there, too.
         add: takes a connection that is a session from now on, and the events to wait for.
         ended: gets the host of a connection that was closed before that, and a line for the log, if there is a fault.
     """
@@ -55,6 +57,7 @@ class Arrivals:
         routes: TopicRoutes,
         audit: AuditEnd | None,
         *,
+        failures: AddressFailures,
         add: Callable[[Connection, int], None],
         ended: Callable[[str, str | None], None],
     ) -> None:
@@ -62,6 +65,7 @@ class Arrivals:
         self._process = process
         self._routes = routes
         self._audit = audit
+        self._failures = failures
         self._add = add
         self._ended = ended
         self._clock = process.clock
@@ -101,6 +105,7 @@ class Arrivals:
                 self._process.warn,
                 keys=published_keys(self._process.wiring),
             ),
+            failures=self._failures,
             cycle=self._process.cycle,
             clock=self._clock,
             done=self._authenticated,

@@ -68,6 +68,7 @@ class Authentications(ArrivalStage[_Waiting]):
     Args:
         settings: times and bounds.
         authenticators: begin the conversations.
+        failures: by address.
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose client has authenticated.
         failed: gets one that was closed.
@@ -80,6 +81,7 @@ class Authentications(ArrivalStage[_Waiting]):
         settings: SaslSettings,
         authenticators: Authenticators,
         *,
+        failures: AddressFailures,
         cycle: DutyCycle,
         clock: Clock,
         done: Done,
@@ -99,7 +101,7 @@ class Authentications(ArrivalStage[_Waiting]):
         )
         self._authenticators = authenticators
         self._done = done
-        self._failures = AddressFailures(settings.failed_delay_ms)
+        self._failures = failures
         self._receive_size_max = settings.max_receive_size
         self._held_bytes = 0
 

@@ -29,6 +29,7 @@ from appliance.ipc.process_table import (
     ERRORS,
 )
 from appliance.journal import Burst, RateLimited
+from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.arrivals import PLAIN_EVENTS, Arrivals
 from appliance.netproc.audit_end import AuditEnd
 from appliance.netproc.connection import Connection
@@ -103,6 +104,7 @@ class NetworkAgent:
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
         self._audit = AuditEnd(process) if settings.audit.is_on else None
+        failures = AddressFailures(settings.sasl.failed_delay_ms)
         self._questions = ControllerRequests(controller, self._cycle.timers)
         self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
@@ -129,6 +131,7 @@ class NetworkAgent:
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
+            failed=failures.failed,
             auditing=None if self._audit is None else self._audit.auditing,
         )
         self._say_closed = Burst(
@@ -147,7 +150,14 @@ class NetworkAgent:
             short=fan_out.report_load,
             tidy=self._tidy,
         )
-        self.arrivals = Arrivals(process, routes, self._audit, add=self._sockets.add, ended=self._ended_early)
+        self.arrivals = Arrivals(
+            process,
+            routes,
+            self._audit,
+            failures=failures,
+            add=self._sockets.add,
+            ended=self._ended_early,
+        )
         self._answered: set[Session] = set()
         self._image_version = -1
         self._draining_until_ns: int | None = None

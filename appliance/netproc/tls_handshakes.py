@@ -20,7 +20,6 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from socket import SocketType
 from typing import Final
 
@@ -28,7 +27,7 @@ from appliance.channels.connection_channel import Assignment
 from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.config.principal_rules import parse_rules, principal_name
-from appliance.config.sections.tls import CLIENT_AUTH_NONE, TlsSettings
+from appliance.config.sections.tls import TlsSettings
 from appliance.errors import ClientFault
 from appliance.ipc.agent import DutyCycle
 from appliance.netproc.arrival_stage import ArrivalStage, Arriving, Bounds, Failed
@@ -84,7 +83,10 @@ class Handshakes(ArrivalStage[_Waiting]):
         )
         self._certificates = certificates
         self._done = done
-        self._rules = parse_rules(settings.principal_mapping_rules)
+        self._rules = {
+            name: parse_rules(settings.of(name, is_sasl=False).principal_mapping_rules)
+            for name in certificates
+        }
 
     def begin(self, assignment: Assignment, sock: SocketType) -> None:
         """Take an accepted connection."""
@@ -132,7 +134,7 @@ class Handshakes(ArrivalStage[_Waiting]):
 
     def _finish(self, waiting: _Waiting, tls: ssl.SSLSocket) -> None:
         try:
-            principal = self._principal_of(tls)
+            principal = self._principal_of(tls, waiting.assignment.listener)
         except ClientFault as fault:
             self._fail(waiting, str(fault))
             return
@@ -143,12 +145,12 @@ class Handshakes(ArrivalStage[_Waiting]):
         self._forget(waiting)
         self._done(waiting.assignment, TlsStream(tls), principal)
 
-    def _principal_of(self, tls: ssl.SSLSocket) -> str:
+    def _principal_of(self, tls: ssl.SSLSocket, listener: str) -> str:
         certificate = tls.getpeercert(True)
         if certificate is None:
             return ANONYMOUS
         subject = subject_of(certificate)
-        name = principal_name(self._rules, subject)
+        name = principal_name(self._rules[listener], subject)
         if name is None:
             raise ClientFault(f"no rule of ssl.principal.mapping.rules matches {subject[:200]!r}")
         return f"User:{name}"
@@ -163,14 +165,19 @@ class Handshakes(ArrivalStage[_Waiting]):
 def certificates_by_listener(
     settings: Settings, clock: Clock, complain: Callable[[str], None]
 ) -> dict[str, Certificates]:
-    """Return the contexts of each listener that has TLS. A client of SASL_SSL shows no certificate, as in Kafka."""
-    of_both = {
-        is_sasl: Certificates(
-            replace(settings.ssl, client_auth=CLIENT_AUTH_NONE) if is_sasl else settings.ssl, clock, complain
-        )
-        for is_sasl in {each.is_sasl for each in settings.listeners if each.is_tls}
-    }
-    return {each.name: of_both[each.is_sasl] for each in settings.listeners if each.is_tls}
+    """Return the contexts of each listener that has TLS; listeners with the same settings share one."""
+    made: list[tuple[TlsSettings, Certificates]] = []
+    found: dict[str, Certificates] = {}
+    for listener in settings.listeners:
+        if not listener.is_tls:
+            continue
+        wanted = settings.tls_of(listener)
+        known = next((certificates for own, certificates in made if own == wanted), None)
+        if known is None:
+            known = Certificates(wanted, clock, complain)
+            made.append((wanted, known))
+        found[listener.name] = known
+    return found
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -113,6 +113,22 @@ def has_transactional_id(version: int, view: memoryview, position: int, end: int
     return cursor.nullable_string() is not None
 
 
+def is_commit_of_nobody(version: int, view: memoryview, position: int, end: int) -> bool:
+    """Return whether an OffsetCommit request is of no member of its group: a tool, or a consumer in no group.
+
+    Raises:
+        MalformedFrame: the body does not begin as it should.
+    """
+    cursor = Cursor(view, position, end)
+    if _is_flexible(ApiKey.OFFSET_COMMIT, version):
+        cursor.compact_nullable_string()
+        generation, member_id = cursor.int32(), cursor.compact_nullable_string()
+    else:
+        cursor.nullable_string()
+        generation, member_id = cursor.int32(), cursor.nullable_string()
+    return generation < 0 and not member_id
+
+
 class TransactionalCommit(NamedTuple):
     """Whose transaction and which group a TxnOffsetCommit names, in the order of its first fields."""
 

@@ -23,6 +23,7 @@ from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.group_requests import is_commit_of_nobody
 from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
@@ -71,6 +72,8 @@ class Apis:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
         auditing: takes what the audit journal records of requests; None where there is no journal.
         refuse: ends the connection of a request.
+        failed: takes the address of a client whose authentication failed, and the time; returns how long its answer
+            waits, in milliseconds.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Apis:
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
+        failed: Callable[[str, int], int],
         auditing: Auditing | None = None,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
@@ -111,7 +115,7 @@ class Apis:
         self._reauthentications = Reauthentications(
             frame_bytes_max=settings.sasl.max_receive_size,
             max_reauth_ms=settings.sasl.max_reauth_ms,
-            failed_delay_ms=settings.sasl.failed_delay_ms,
+            failed=failed,
             pool=pool,
             timers=timers,
             clock=clock,
@@ -215,7 +219,11 @@ class Apis:
                 if is_foreign and (
                     rights is not None or (auditing is not None and auditing.records_changes_by(api.key))
                 ):
-                    self._begin[int(api.key)] = guarding.before(self._begin[int(api.key)])
+                    # Commits of members are the daily work of consumers: without rules nobody decodes them here.
+                    is_commit = api.key is ApiKey.OFFSET_COMMIT and rights is None
+                    self._begin[int(api.key)] = guarding.before(
+                        self._begin[int(api.key)], only=is_commit_of_nobody if is_commit else None
+                    )
 
     def set_traffic(self, traffic: Traffic) -> None:
         """Count requests for the metrics process. Call it before the first request."""

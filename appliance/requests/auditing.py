@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from appliance.access.addresses import one_spelling
-from appliance.audit.changes import CHANGES, named
+from appliance.audit.changes import CHANGES, is_daily_work, named
 from appliance.audit.entry import DENIED, RESOURCES_MAX, Resource, cut
 from appliance.audit.recorder import Recorder
 from appliance.protocol.acl import AclOperation, ResourceType
@@ -138,7 +138,7 @@ class Auditing:
 
     def asked(self, pending: Request, request: Any) -> None:
         """Keep the request as its client sent it."""
-        if self.records_changes_by(pending.api_key):
+        if self.records_changes_by(pending.api_key) and not is_daily_work(pending.api_key, request):
             pending.session.audited = Audited(pending, request)
 
     def left(self, session: Session) -> None:

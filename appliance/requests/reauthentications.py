@@ -10,7 +10,7 @@ Source: Kafka's `SocketServer.scala` and `KafkaChannel.java`, release 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from appliance.clock import NS_PER_MS, Clock
@@ -58,7 +58,8 @@ class Reauthentications:
     Args:
         frame_bytes_max: `sasl.server.max.receive.size`.
         max_reauth_ms: `connections.max.reauth.ms`.
-        failed_delay_ms: `connection.failed.authentication.delay.ms`.
+        failed: counts a failure of an address at a time, in nanoseconds; returns how long its answer waits, in
+            milliseconds. The first authentications of clients are counted there, too.
         finish: takes an answer.
         refuse: ends the connection of a request.
         auditing: takes what the audit journal records; None where there is no journal.
@@ -67,7 +68,7 @@ class Reauthentications:
     __slots__ = (
         "_auditing",
         "_clock",
-        "_failed_delay_ms",
+        "_failed",
         "_finish",
         "_frame_bytes_max",
         "_max_reauth_ms",
@@ -81,7 +82,7 @@ class Reauthentications:
         *,
         frame_bytes_max: int,
         max_reauth_ms: int,
-        failed_delay_ms: int,
+        failed: Callable[[str, int], int],
         pool: BufferPool,
         timers: Timers,
         clock: Clock,
@@ -92,7 +93,7 @@ class Reauthentications:
         self._auditing = auditing
         self._frame_bytes_max = frame_bytes_max
         self._max_reauth_ms = max_reauth_ms
-        self._failed_delay_ms = failed_delay_ms
+        self._failed = failed
         self._pool = pool
         self._timers = timers
         self._clock = clock
@@ -174,7 +175,9 @@ class Reauthentications:
                 self._refuse(pending, why)
 
         pending.give_block(self._pool)
-        self._timers.add(self._clock.monotonic_ns() + self._failed_delay_ms * NS_PER_MS, fail)
+        now_ns = self._clock.monotonic_ns()
+        delay_ms = self._failed(pending.session.peer_host, now_ns)
+        self._timers.add(now_ns + delay_ms * NS_PER_MS, fail)
 
 
 def lifetime_of(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from appliance.audit.changes import CHANGES, named
+from appliance.audit.changes import CHANGES, is_daily_work, named
 from appliance.audit.entry import DENIED, DONE, FAILED, UNKNOWN, Resource
 from appliance.protocol.acl import AclOperation
 from appliance.protocol.api_versions import ApiKey
@@ -25,11 +25,15 @@ from appliance.protocol.apis import (
     elect_leaders,
     expire_delegation_token,
     incremental_alter_configs,
+    offset_commit,
     offset_delete,
     renew_delegation_token,
     update_features,
 )
 from appliance.protocol.apis.topic_selector import TopicSelector
+from appliance.protocol.group_requests import is_commit_of_nobody
+from appliance.protocol.headers import parse_request_header
+from appliance.protocol.messages import encode_request
 from appliance.requests.api_table import API_TABLE
 
 CHANGING = frozenset(
@@ -50,7 +54,7 @@ def described(api: ApiKey, request: Any, response: Any) -> list[Resource]:
 
 def test_every_served_api_that_changes_something_is_recorded() -> None:
     changing = {api.key for api in API_TABLE if api.acl is not None and api.acl.operation in CHANGING}
-    assert changing | OF_OWNERS == CHANGES.keys()
+    assert changing | OF_OWNERS | {ApiKey.OFFSET_COMMIT} == CHANGES.keys()
 
 
 def test_topics() -> None:
@@ -289,3 +293,39 @@ def test_delegation_tokens() -> None:
     assert (failed.name, failed.result) == (fingerprint, FAILED)
     assert [each.name for each in named(ended)] == [fingerprint]
     assert [each.name for each in named(asked)] == ["bob"]
+
+
+def test_offsets_that_a_tool_commits_are_recorded_and_those_of_members_are_not() -> None:
+    topics = (
+        offset_commit.OffsetCommitTopic("a", partitions=(offset_commit.OffsetCommitPartition(1, 42),)),
+        offset_commit.OffsetCommitTopic(
+            topic_id=UUID(int=5), partitions=(offset_commit.OffsetCommitPartition(0, 7),)
+        ),
+    )
+    asked = offset_commit.OffsetCommitRequest("g", topics=topics)
+    response = offset_commit.OffsetCommitResponse(
+        (
+            offset_commit.OffsetCommitTopicResponse(
+                "a", partitions=(offset_commit.OffsetCommitPartitionResponse(1),)
+            ),
+            offset_commit.OffsetCommitTopicResponse(
+                topic_id=UUID(int=5), partitions=(offset_commit.OffsetCommitPartitionResponse(0, 25),)
+            ),
+        )
+    )
+    done, failed = described(ApiKey.OFFSET_COMMIT, asked, response)
+    assert (done.name, done.result, done.detail) == ("a-1", DONE, {"group": "g", "offset": "42"})
+    assert (failed.name, failed.result) == (f"{UUID(int=5)}-0", FAILED)
+    assert not is_daily_work(ApiKey.OFFSET_COMMIT, asked)
+    for member in (
+        offset_commit.OffsetCommitRequest("g", 3, "member", topics),
+        offset_commit.OffsetCommitRequest("g", -1, "member", topics),
+        offset_commit.OffsetCommitRequest("g", 0, "", topics),
+    ):
+        assert is_daily_work(ApiKey.OFFSET_COMMIT, member)
+    for asked_of in (asked, member):
+        for version in range(2, 10):
+            frame = memoryview(encode_request(ApiKey.OFFSET_COMMIT, version, asked_of, 1, client_id="c"))
+            header = parse_request_header(frame, 4, len(frame))
+            is_of_nobody = is_commit_of_nobody(version, frame, header.body_position, len(frame))
+            assert is_of_nobody == (asked_of is asked)

@@ -84,6 +84,50 @@ def test_a_listener_may_have_its_own_mechanisms() -> None:
     assert told["sasl.enabled.mechanisms"] == "SCRAM-SHA-256"
 
 
+def test_a_listener_may_have_its_own_certificate_and_ask_for_its_clients() -> None:
+    settings = loaded(
+        **{
+            "listeners": "IN://127.0.0.1:9092,OUT://127.0.0.1:9192,SASL_SSL://127.0.0.1:9292",
+            "listener.security.protocol.map": "IN:SSL,OUT:SASL_SSL",
+            "ssl.keystore.location": "/server.pem",
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.client.auth": "requested",
+            "listener.name.in.ssl.certificate.file": "/in.pem",
+            "listener.name.in.ssl.key.file": "/in.key",
+            "listener.name.in.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+            "listener.name.out.ssl.client.auth": "required",
+            "listener.name.out.ssl.enabled.protocols": "TLSv1.3",
+        }
+    )
+    inner, outer, plain = map(settings.tls_of, settings.listeners)
+    assert (inner.keystore_location, inner.certificate_file, inner.key_file) == (None, "/in.pem", "/in.key")
+    assert (inner.client_auth, inner.principal_mapping_rules) == ("requested", "RULE:^CN=(.*)$/$1/")
+    assert (outer.keystore_location, outer.client_auth) == ("/server.pem", "required")
+    assert outer.enabled_protocols == ("TLSv1.3",)
+    # As in Kafka (KIP-684): what is set for all listeners does not count where clients log in with SASL.
+    assert (plain.client_auth, plain.principal_mapping_rules) == ("none", "DEFAULT")
+    told = {each.name: each.value for each in describe_broker(settings, 0)}
+    assert told["listener.name.out.ssl.client.auth"] == "required"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"listener.name.out.ssl.client.auth": "none"}, "no listener OUT with the protocol SSL"),
+        ({"listener.name.plaintext.ssl.client.auth": "none"}, "no listener PLAINTEXT with"),
+        ({"listener.name.ssl.ssl.client.auth": "maybe"}, "listener.name.ssl.ssl.client.auth"),
+        ({"listener.name.ssl.ssl.client.auth": "required"}, "listener.name.ssl: .*ssl.truststore.location"),
+        ({"listener.name.ssl.ssl.key.file": "/key"}, "listener.name.ssl: .*belong together"),
+        ({"listener.name.ssl.ssl.handshakes.max": "5"}, "listener.name.ssl.ssl.handshakes.max"),
+        ({"listener.name.ssl.ssl.provider": "x"}, "listener.name.ssl.ssl.provider"),
+    ],
+)
+def test_what_is_wrong_with_tls_of_one_listener_is_told(given: dict[str, str], why: str) -> None:
+    both = {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9192", "ssl.keystore.location": "/k.pem"}
+    with pytest.raises(ConfigurationError, match=why):
+        loaded(**both, **given)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

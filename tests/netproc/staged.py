@@ -31,7 +31,7 @@ class Staged:
         self.claims: list[tuple[str, str]] = []
         self.begun = 0
         self.server = socket.create_server(("127.0.0.1", 0))
-        self._listener = listener
+        self.listener_name = listener
         self._clients: list[socket.socket] = []
 
     def note_failure(self, assignment: Assignment, why: str | None, mechanism: str, claimed: str) -> None:
@@ -47,7 +47,7 @@ class Staged:
         ours.setblocking(False)
         self.begun += 1
         self._clients.append(client)
-        self.stage.begin(Assignment(self.begun, 0, self._listener, host, address[1]), ours)
+        self.stage.begin(Assignment(self.begun, 0, self.listener_name, host, address[1]), ours)
         return client
 
     def turn(self, timeout_ms: int = 20) -> None:

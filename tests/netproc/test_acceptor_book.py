@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from appliance.channels.connection_channel import GENERATION_SHIFT
+from appliance.config.sections.network import connections_by_address
 from appliance.netproc.acceptor_book import ConnectionBook
 
 HOSTS = ("10.0.0.1", "10.0.0.2", "::1")
@@ -127,3 +128,19 @@ def test_connection_ids_of_two_lives_never_meet(generation: int) -> None:
     book = ConnectionBook(generation, connections_max=100, connections_max_per_ip=100)
     book.netproc_up(0, 1)
     assert book.assign(0, "10.0.0.1") >> GENERATION_SHIFT == generation
+
+
+def test_an_ipv4_client_is_the_same_one_at_an_ipv6_listener() -> None:
+    book = ConnectionBook(3, connections_max=100, connections_max_per_ip=9)
+    overrides = connections_by_address("10.0.0.7:2,[::ffff:10.0.0.8]:1,2001:DB8:0:0:0:0:0:1:1")
+    book.set_limits(connections_max=100, connections_max_per_ip=9, overrides=overrides)
+    book.netproc_up(0, 1, held={"::ffff:10.0.0.7": 1})
+    assert book.refusal("10.0.0.7") is None
+    book.assign(0, "10.0.0.7")
+    for spelled in ("10.0.0.7", "::ffff:10.0.0.7"):
+        assert book.refusal(spelled) == "max.connections.per.ip = 2 are held from 10.0.0.7"
+    book.closed(0, {"10.0.0.7": 1, "::ffff:10.0.0.7": 1})
+    assert (book.held_from("::ffff:10.0.0.7"), book.connections) == (0, 0)
+    for spelled in ("::ffff:10.0.0.8", "2001:db8::1"):
+        book.assign(0, spelled)
+        assert book.refusal(spelled) is not None

@@ -67,6 +67,7 @@ class Stage(Staged):
         self.stage = Authentications(
             settings.sasl,
             Authenticators(settings, routes, clock, self.lines.append),
+            failures=AddressFailures(settings.sasl.failed_delay_ms),
             cycle=self.cycle,
             clock=clock,
             done=self._done,

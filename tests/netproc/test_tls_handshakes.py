@@ -7,14 +7,18 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from appliance.channels.connection_channel import Assignment
 from appliance.clock import SystemClock
+from appliance.config import Settings
+from appliance.config.sections.listeners import ListenerSettings
 from appliance.config.sections.tls import TlsSettings
-from appliance.netproc.tls_handshakes import Handshakes
+from appliance.netproc.tls_handshakes import Handshakes, certificates_by_listener
 from appliance.netproc.tls_stream import TlsStream
 from appliance.tls.certificates import Certificates
 from tests.netproc.staged import Staged
@@ -90,6 +94,54 @@ def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLCon
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)
     return context
+
+
+def test_each_listener_goes_by_its_own_settings(
+    authority: Authority, settings: TlsSettings, ann: Issued, stages: list[Stage], tmp_path: Path
+) -> None:
+    """Another certificate, another rule for names, and no client without a certificate."""
+    other = Authority(tmp_path / "other")
+    own = other.server()
+    strict = {
+        "certificate_file": str(own.certificate),
+        "key_file": str(own.key),
+        "client_auth": "required",
+        "principal_mapping_rules": r"RULE:^CN=([a-z]+),.*$/$1/",
+    }
+    of_both = Settings(
+        listener=ListenerSettings(
+            listeners=("SSL://127.0.0.1:9192", "STRICT://127.0.0.1:9292"),
+            security_protocol_map=("STRICT:SSL",),
+        ),
+        ssl=replace(settings, of_listeners={"STRICT": strict}),
+    )
+    stage = Stage(of_both.ssl)
+    stages.append(stage)
+    found = certificates_by_listener(of_both, SystemClock(), stage.lines.append)
+    stage.stage = Handshakes(
+        of_both.ssl,
+        found,
+        cycle=stage.cycle,
+        clock=SystemClock(),
+        done=lambda *one: stage.done.append(one),
+        failed=stage.note_failure,
+    )
+    assert stage.shake_hands(context_of(authority)) == "User:ANONYMOUS"
+    assert stage.shake_hands(context_of(authority, ann)) == "User:CN=ann,OU=logs,O=example"
+    stage.listener_name = "STRICT"
+    assert stage.shake_hands(context_of(other, ann)) == "User:ann"
+    client = stage.arrive()
+    thread = threading.Thread(target=_refused, args=(client, context_of(other)))
+    thread.start()
+    stage.turn_until(lambda: stage.failed)
+    assert "handshake failed" in str(stage.failed[0][1])
+    client.close()
+    thread.join(PATIENCE_S)
+
+
+def _refused(client: socket.socket, context: ssl.SSLContext) -> None:
+    with suppress(OSError):
+        context.wrap_socket(client, server_hostname="localhost").recv(1)
 
 
 @pytest.mark.parametrize(

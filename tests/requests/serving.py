@@ -138,6 +138,7 @@ class Serving:
             clock=self.clock,
             complain=lambda _: True,
             timers=self.timers,
+            failed=lambda _host, _now_ns: 0,
             auditing=None if self.recorder is None else Auditing(self.recorder),
         )
 

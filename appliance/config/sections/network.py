@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.config.declaration import INT32_MAX, ConfigType, Effect
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
 
 _MIB: Final = 2**20
 FEW_CONNECTIONS: Final = 100
@@ -36,7 +39,7 @@ def connections_by_address(text: str) -> dict[str, int]:
         address, _, number = entry.rpartition(":")
         try:
             most = int(number)
-            host = str(ip_address(address.strip("[]")))
+            host = str(_unmapped(ip_address(address.strip("[]"))))
         except ValueError:
             most, host = -1, ""
         if most < 0:
@@ -45,6 +48,11 @@ def connections_by_address(text: str) -> dict[str, int]:
             )
         found[host] = most
     return found
+
+
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 listener sees of an IPv4 client."""
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True, slots=True)

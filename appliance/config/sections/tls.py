@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+from appliance.config.declaration import Value
 from appliance.config.option import check_fields, option
 from appliance.config.principal_rules import DEFAULT, parse_rules
 from appliance.errors import ConfigurationError
@@ -16,9 +18,27 @@ TLS_1_2: Final = "TLSv1.2"
 TLS_1_3: Final = "TLSv1.3"
 
 
+OF_LISTENERS: Final = frozenset(
+    {
+        "ssl.keystore.location",
+        "ssl.certificate.file",
+        "ssl.key.file",
+        "ssl.truststore.location",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.principal.mapping.rules",
+    }
+)
+"""Options that one listener may have for itself: `listener.name.NAME.ssl.client.auth`."""
+_FILES: Final = ("keystore_location", "certificate_file", "key_file")
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Certificates, who must show one, and what an unfinished handshake may hold."""
+    """Certificates, who must show one, and what an unfinished handshake may hold.
+
+    `of_listeners` holds what was set for one listener: its name, in upper case → field → value.
+    """
 
     keystore_location: str | None = option(
         None,
@@ -92,6 +112,8 @@ class TlsSettings:
         " When one more begins, the network process closes the oldest from this address.",
     )
 
+    of_listeners: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.enabled_protocols:
@@ -112,3 +134,21 @@ class TlsSettings:
     def has_certificate(self) -> bool:
         """Whether a certificate is configured."""
         return self.keystore_location is not None or self.certificate_file is not None
+
+    def of(self, listener: str, *, is_sasl: bool) -> TlsSettings:
+        """Return what counts for one listener.
+
+        A client that logs in with SASL shows a certificate only where that is set for its listener (KIP-684).
+
+        Raises:
+            ConfigurationError: what is set for the listener does not go together; the text names it.
+        """
+        own: dict[str, Any] = dict(self.of_listeners.get(listener, {}))
+        if is_sasl:
+            own.setdefault("client_auth", CLIENT_AUTH_NONE)
+        if any(name in own for name in _FILES):
+            own = {**dict.fromkeys(_FILES), **own}
+        try:
+            return replace(self, of_listeners={}, **own)
+        except ConfigurationError as fault:
+            raise ConfigurationError(f"listener.name.{listener.lower()}: {fault}") from None

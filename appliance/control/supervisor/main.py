@@ -264,11 +264,12 @@ def _check_certificates(settings: Settings) -> None:
     Raises:
         OperatorFault: it names the option and the file.
     """
-    if any(listener.is_tls for listener in settings.listeners):
-        # Imported where it is used: without TLS nobody pays for it.
-        from appliance.tls.certificates import server_context
+    for listener in settings.listeners:
+        if listener.is_tls:
+            # Imported where it is used: without TLS nobody pays for it.
+            from appliance.tls.certificates import server_context
 
-        server_context(settings.ssl)
+            server_context(settings.tls_of(listener))
 
 
 def _load_token_libraries(settings: Settings) -> None:

@@ -25,6 +25,8 @@ from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
 
 Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
+Concerns = Callable[[int, memoryview, int, int], bool]
+"""Takes the version, a view, and where in it the body begins and ends. Raises MalformedFrame."""
 
 _GUARDS: Final = {int(api): guard for api, guard in GUARDS.items()}
 AMENDED_AT_ONCE_BYTES: Final = 32 << 10
@@ -103,10 +105,17 @@ class Guarding:
             yield from self.auditing.answered(pending, response)
         return response
 
-    def before(self, begin: Begin) -> Begin:
-        """What takes the requests of an API in the place of `begin`, for coordinators."""
+    def before(self, begin: Begin, *, only: Concerns | None = None) -> Begin:
+        """What takes the requests of an API in the place of `begin`, for coordinators.
+
+        `only`: the requests that it decodes; the others go on as they are.
+        """
 
         def guarded(pending: Request, view: memoryview, header: RequestHeader, start: int, end: int) -> None:
+            if only is not None and not only(header.version, view, header.body_position, end):
+                begin(pending, view, header, start, end)
+                return
+
             def go_on(end: int) -> None:
                 begin(pending, view, header, start, end)
 
