@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tests.checker.backlog_readers import BacklogReaders, kinds_on
 from tests.checker.faults import Fault, faults_for
 from tests.checker.history import History
 from tests.checker.native_clients import LIBRDKAFKA, Lanes, Turns
+from tests.checker.patience import await_patiently
 from tests.checker.transaction_workload import TOPICS, TransactionWorkload
 from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
@@ -33,7 +35,6 @@ from tests.support.broker import Appliance
 TOPIC: Final = "checked"
 TRIMMED: Final = "trimmed"
 COMPACTED: Final = "compacted"
-STUCK_S: Final = 60.0
 FIRST_COMMIT_S: Final = 120.0
 SETTLE_S: Final = 60.0
 TRANSACTIONS_PAUSE_S: Final = 0.1
@@ -259,7 +260,7 @@ def _disturb(
     recoveries_ms: list[int] = []
     stuck: list[Anomaly] = []
     bag: list[Fault] = []
-    load.await_progress([0] * plan.partitions, STUCK_S)
+    await_patiently(partial(load.await_progress, [0] * plan.partitions))
 
     def has_failed() -> bool:
         return bool(stuck or load.failures or readers.failures or (work is not None and work.failures))
@@ -270,17 +271,19 @@ def _disturb(
             bag = chance.sample(kinds, len(kinds))
         what = bag.pop()(broker, chance, plan.pause_max_s)
         began = time.monotonic()
-        late = load.await_progress(load.acknowledged(), STUCK_S)
+        since = load.acknowledged()
+        late = await_patiently(partial(load.await_progress, since))
         recoveries_ms.append(round((time.monotonic() - began) * 1000))
         done.append(what)
         say(f"{what}; acknowledged everywhere again after {recoveries_ms[-1]} ms")
         if late:
             stuck.append(Anomaly("stuck", f"partitions {late} acknowledge nothing after: {what}"))
         if work is not None and not late:
-            idle = work.await_progress(STUCK_S)
+            idle = await_patiently(partial(work.await_progress, work.commits()))
             say(f"committed by all writers after {round((time.monotonic() - began) * 1000)} ms")
             if idle and not work.failures:
-                stuck.append(Anomaly("stuck", f"{idle} commit nothing after: {what}"))
+                doing = "; ".join(work.doing(idle))
+                stuck.append(Anomaly("stuck", f"{idle} commit nothing after: {what}: {doing}"))
         time.sleep(chance.uniform(0.0, 1.0))
     return done, recoveries_ms, stuck
 

@@ -22,6 +22,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 
 from appliance_client import Consumer, Producer, TopicPartition
+from appliance_client.accumulator import Batch
 from appliance_client.consumer_core import Records
 from appliance_client.errors import (
     AbortableError,
@@ -167,8 +168,34 @@ class NativeProducer:
                 raise KafkaException(KafkaError(error.code, str(error))) from None
         return len(self)
 
+    def doing(self) -> str:
+        """What waits in the client, and for what: a look from another thread, for the search for a cause."""
+        core, accumulator = self._producer._core, self._producer._accumulator
+        now_s = time.monotonic()
+        told = [
+            f"{queue.topic}-{queue.partition}, led by {core.metadata.leader(queue.topic, queue.partition)}: "
+            f"waiting {[_shown(each, now_s) for each in queue.batches]}, "
+            f"in flight {[_shown(each, now_s) for each in queue.in_flight]}, "
+            f"again in {queue.retry_at_s - now_s:.1f} s"
+            for queue in accumulator.queues()
+            if queue.batches or queue.in_flight
+        ]
+        told += [
+            f"connection {each.node_id}: state {each.state}, waiting {len(each._waiting)}, "
+            f"due in {[round(call.due_s - now_s, 1) for call in each._in_flight]} s, {each.link}"
+            for each in core.network.connections()
+        ]
+        return "; ".join(told)
+
     def close(self) -> None:
         self._producer.close(0)
+
+
+def _shown(batch: Batch, now_s: float) -> str:
+    return (
+        f"sequence {batch.sequence} of {batch.count} records, {batch.attempts} attempts, "
+        f"{now_s - batch.created_s:.1f} s old, {'done' if batch.done else 'not done'}"
+    )
 
 
 class NativeConsumer:

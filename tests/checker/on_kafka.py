@@ -62,7 +62,7 @@ def check(broker: ApacheKafka, duration_s: float, seed: int, *, has_faults: bool
         time.sleep(min(chance.uniform(2.0, 6.0), max(0.0, end - time.monotonic())))
         if has_faults:
             disturb(broker, chance, work)
-        late = work.await_progress(90)
+        late = work.await_progress(work.commits(), 90)
         if late:
             stuck.append(Anomaly("stuck", f"{late} commit nothing"))
             break

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
@@ -666,9 +666,12 @@ class TransactionWorkload:
                     out.write(f"{name} {place} {' '.join(shown)}\n")
         return path
 
-    def await_progress(self, timeout_s: float) -> list[str]:
-        """Waits until every writer has committed something new; the names of those that have not."""
-        before = {actor.name: actor.commits for actor in self.actors if isinstance(actor, Writer)}
+    def commits(self) -> dict[str, int]:
+        """How much each writer has committed by now."""
+        return {actor.name: actor.commits for actor in self.actors if isinstance(actor, Writer)}
+
+    def await_progress(self, before: Mapping[str, int], timeout_s: float) -> list[str]:
+        """Waits until every writer has committed more than `before`; the names of those that have not."""
         deadline = time.monotonic() + timeout_s
         while True:
             late = [
@@ -680,6 +683,19 @@ class TransactionWorkload:
                 return late
             time.sleep(0.02)
 
+    def doing(self, names: Collection[str]) -> list[str]:
+        """What the actors of these names are doing now, and what they have met last."""
+        return [
+            f"{actor.name} {_doing(actor)}, and its transactions were {self._last_of(actor.name)}"
+            for actor in self.actors
+            if actor.name in names
+        ]
+
+    def _last_of(self, name: str) -> list[str]:
+        now_ns = time.monotonic_ns()
+        last = [each for each in self.history.transactions if each.writer == name][-3:]
+        return [f"{each.outcome.value}, begun {(now_ns - each.began_ns) / 1e9:.0f} s ago" for each in last]
+
     def stop_producing(self) -> None:
         """What has been left open is decided by its timeout."""
         self._stop.set()
@@ -687,12 +703,7 @@ class TransactionWorkload:
         for actor in self.actors:
             actor.join(max(0.0, deadline - time.monotonic()))
             if actor.is_alive():
-                frame = sys._current_frames().get(actor.ident or 0)
-                where = [f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-5:]]
-                trouble = list(getattr(actor.producer, "trouble", ()))
-                actor.failures.append(
-                    f"stuck: {actor.name} does not come to its end; it is in {where} after {trouble}"
-                )
+                actor.failures.append(f"stuck: {actor.name} does not come to its end; it {_doing(actor)}")
 
     def idle(self, timeout_s: float) -> list[str]:
         """Waits until everyone has committed something; as `failures`, those who have not, and so were not checked."""
@@ -734,3 +745,10 @@ class TransactionWorkload:
         rows = "".join(f"\n    {count:6} {what}" for what, count in sorted(met.items()))
         copied = {actor.name: actor.commits for actor in self.actors}
         return f"transactions {counts}; commits {copied}{rows}"
+
+
+def _doing(actor: Actor) -> str:
+    """Where its thread is, and what its producer has met."""
+    frame = sys._current_frames().get(actor.ident or 0)
+    where = [f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-5:]]
+    return f"is in {where} after {list(getattr(actor.producer, 'trouble', ()))}"

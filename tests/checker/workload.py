@@ -212,7 +212,10 @@ class Workload:
                     offsets.pop()
                 producer.poll(self._pause_s)
             if producer.flush(FLUSH_TIMEOUT_S):
-                self.failures.append(f"gave up: producer {number} cannot end: {len(producer)} records wait")
+                doing = producer.doing() if isinstance(producer, NativeProducer) else ""
+                self.failures.append(
+                    f"gave up: producer {number} cannot end: {len(producer)} records wait {doing}"
+                )
         except KafkaException as error:
             self.failures.append(f"gave up: producer {number}: {error}")
         finally:

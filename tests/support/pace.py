@@ -28,11 +28,16 @@ class Pace:
     def check(self, took_s: float, *, within_s: float) -> None:
         """Asserts that what took so long since this was made would have taken less than `within_s` on an idle desk."""
         stolen = stolen_s() - self._stolen_s
-        slower = max(1.0, self._bare_start_s / BARE_START_S, bare_start_s() / BARE_START_S)
+        slower = max(self._bare_start_s / BARE_START_S, slowness())
         assert took_s - stolen < within_s * slower, (
             f"took {took_s:.2f} s, {stolen:.2f} s of them stolen; allowed {within_s:g} s on a desk, "
             f"and this machine takes {slower:.1f} times as long now"
         )
+
+
+def slowness() -> float:
+    """How many times as long as an idle desk this machine takes now; at least 1."""
+    return max(1.0, bare_start_s() / BARE_START_S)
 
 
 def bare_start_s() -> float:
