@@ -94,8 +94,8 @@ STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 
 # Several parts at a time (`scripts/side_by_side.py`), on two cores. Each run of pytest has ports and directories of its own.
 # Steps 2 and 3 compute and have no bounds on time to keep: checks, the tests that wait for nothing, installations by pip,
-# and the clients and Spark, each with a broker of its own. The parts of step 4 keep bounds, use a quarter of a core each
-# and wait for the rest of their time: four at a time, and nothing that computes runs beside them. Longest first.
+# and the clients and Spark, each with a broker of its own. The parts of step 4 keep bounds, use half a core each
+# and wait for the rest of their time: three at a time, and nothing that computes runs beside them. Longest first.
 SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
 
 test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 25 minutes
@@ -106,7 +106,7 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	$(call STEP,3 of 4,the Kafka clients and Spark beside installations and the unit tests without processes)
 	$(SIDE_BY_SIDE) --at-once 3 clients-k-z clients-a-j unit-spark unit-pure installation
 	$(call STEP,4 of 4,the system and the unit tests with processes and the crash and checker tests)
-	$(SIDE_BY_SIDE) --at-once 4 unit-native system-s-z system-a-c system-d-k system-l-r crash unit-control unit-rooms
+	$(SIDE_BY_SIDE) --at-once 3 unit-native system-s-z system-a-c system-d-k system-l-r crash unit-control unit-rooms
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three

@@ -11,12 +11,11 @@ import pytest
 
 from tests.cli.command import Outcome, appliance, environment
 from tests.support.broker import Appliance
-from tests.support.judge import QUICK_GROUPS
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    started = Appliance(tmp_path_factory.mktemp("broker") / "data", settings=QUICK_GROUPS)
+    started = Appliance(tmp_path_factory.mktemp("broker") / "data")
     started.start()
     appliance("topics", "create", "t", "-b", started.address).succeeded()
     yield started
