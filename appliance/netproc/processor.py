@@ -322,6 +322,8 @@ class NetworkAgent:
             lines.publish()
             if self._draining_until_ns is not None:
                 self._drain()  # who was answered just now has nothing under way
+        if self._traffic is not None and self._traffic.unsent:
+            self._traffic.sent()
         self._purgatory.publish()
 
     def is_empty(self) -> bool:
@@ -648,8 +650,6 @@ class NetworkAgent:
             else:
                 assert self._second is not None
                 self._second.send(session)
-        if self._traffic is not None and self._traffic.unsent:
-            self._traffic.sent()
 
     def _send(self, connection: Connection) -> None:
         if connection.closed:
