@@ -11,7 +11,14 @@ from typing import Final
 
 COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
     "auditor": ("written_entries", "lost_entries", "appended_entries", "lost_topic_entries"),
-    "controller": ("topics", "partitions", "pending_changes", "isr_shrinks", "isr_expansions"),
+    "controller": (
+        "topics",
+        "partitions",
+        "pending_changes",
+        "isr_shrinks",
+        "isr_expansions",
+        "unclean_elections",
+    ),
     "cleaner": ("compacted_logs", "uncleanable_partitions", "rounds", "freed_bytes"),
     "coordinator": (
         "commits",

@@ -100,8 +100,8 @@ class MetricsAgent:
             "/metrics": lambda accept: self._page("/metrics", accept),
             "/metrics/kafka": lambda accept: self._page("/metrics/kafka", accept),
             "/healthz": lambda _: Answer(200, _PLAIN, b"ok\n"),
-            "/readyz": lambda _: self._readiness(),
-            "/startupz": lambda _: self._startup(),
+            "/readyz": lambda _: self._fresh(("/readyz", False), self._readiness),
+            "/startupz": lambda _: self._fresh(("/startupz", False), self._startup),
         }
         self._listen(is_first=process.generation == 1)
 
@@ -185,15 +185,14 @@ class MetricsAgent:
         return Answer(503, _PLAIN, b"starting\n")
 
     def _page(self, path: str, accept: str) -> Answer:
-        now_ns = self._clock.monotonic_ns()
+        self._ask_about_groups(self._clock.monotonic_ns())
         openmetrics = accepts_openmetrics(accept)
-        self._ask_about_groups(now_ns)
-        built = self._built.get((path, openmetrics))
-        if built is not None and now_ns < built.until_ns:
-            return built.answer
+        return self._fresh((path, openmetrics), lambda: self._built_page(path, openmetrics=openmetrics))
+
+    def _built_page(self, path: str, *, openmetrics: bool) -> Answer:
+        began_ns = self._clock.monotonic_ns()
+        self._process.attachment.row.cells[REQUESTS] = self._server.requests
         page = Page(openmetrics=openmetrics)
-        cells = self._process.attachment.row.cells
-        cells[REQUESTS] = self._server.requests
         now = self._memory.look()
         extra = self._extra(now)
         if path == "/metrics":
@@ -201,10 +200,19 @@ class MetricsAgent:
         else:
             write_kafka_page(page, now, extra, before=self._before(now))
         answer = Answer(200, OPENMETRICS if openmetrics else TEXT, page.text())
-        done_ns = self._clock.monotonic_ns()
-        self._page_ns = done_ns - now_ns
-        fresh_ns = min(max(FRESH_MIN_NS, FRESH_FACTOR * self._page_ns), FRESH_MAX_NS)
-        self._built[path, openmetrics] = _Built(answer, done_ns + fresh_ns)
+        self._page_ns = self._clock.monotonic_ns() - began_ns
+        return answer
+
+    def _fresh(self, key: tuple[str, bool], build: Callable[[], Answer]) -> Answer:
+        """Return the answer that was built last, if it is fresh, else a new one."""
+        began_ns = self._clock.monotonic_ns()
+        built = self._built.get(key)
+        if built is not None and began_ns < built.until_ns:
+            return built.answer
+        answer = build()
+        ended_ns = self._clock.monotonic_ns()
+        fresh_ns = min(max(FRESH_MIN_NS, FRESH_FACTOR * (ended_ns - began_ns)), FRESH_MAX_NS)
+        self._built[key] = _Built(answer, ended_ns + fresh_ns)
         return answer
 
     def _extra(self, now: Snapshot) -> Extra:

@@ -106,6 +106,10 @@ OFFLINE_PARTITIONS = _gauge(
 )
 ISR_SHRINKS = _counter("isr_shrinks", "Replicas that have left a set of in-sync replicas.")
 ISR_EXPANSIONS = _counter("isr_expansions", "Replicas that have joined a set of in-sync replicas.")
+UNCLEAN_ELECTIONS = _counter(
+    "unclean_leader_elections",
+    "Leaders that were elected although they were not in sync, so records may be lost.",
+)
 PENDING_CHANGES = _gauge("controller_pending_changes", "Changes that the controller is carrying out.")
 
 # Logs

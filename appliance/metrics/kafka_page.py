@@ -81,6 +81,11 @@ IMBALANCE = Family(
     "Partitions not led by their preferred leader.",
     _BROKER,
 )
+UNCLEAN_ELECTIONS = Family(
+    "kafka_controller_controllerstats_uncleanleaderelections_total",
+    _C,
+    "Leaders elected that were not in sync.",
+)
 
 _REPLICA_MANAGER: Final = "kafka_server_replicamanager"
 LEADERS = Family(f"{_REPLICA_MANAGER}_leadercount", _G, "Partitions that the broker leads.", _BROKER)
@@ -244,6 +249,7 @@ def _write_brokers(page: Page, now: Snapshot) -> None:
         page.gauge(family, [(counts[broker], (str(broker),)) for broker in brokers])
     _one(page, ISR_SHRINKS, counted(now, RoleKind.CONTROLLER, "isr_shrinks"))
     _one(page, ISR_EXPANDS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
+    _one(page, UNCLEAN_ELECTIONS, counted(now, RoleKind.CONTROLLER, "unclean_elections"))
     page.gauge(OFFLINE_DIRECTORIES, failed_directories(now))
     workers = now.of_kind(RoleKind.IOPROC)
     serving = {

@@ -209,6 +209,7 @@ def _write_replication(page: Page, now: Snapshot) -> None:
     _one(page, names.OFFLINE_PARTITIONS, now.offline_partitions)
     _one(page, names.ISR_SHRINKS, counted(now, RoleKind.CONTROLLER, "isr_shrinks"))
     _one(page, names.ISR_EXPANSIONS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
+    _one(page, names.UNCLEAN_ELECTIONS, counted(now, RoleKind.CONTROLLER, "unclean_elections"))
     _one(page, names.PENDING_CHANGES, shown(now, RoleKind.CONTROLLER, "pending_changes"))
 
 

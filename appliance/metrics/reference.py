@@ -110,8 +110,8 @@ kafka_exporter. They differ from the originals so:
   leaders have no sum, so these series need the option.
 - Quantiles are of the last five minutes, from the buckets of a histogram. In JMX they are of a sample.
 - `Fetch` and `FetchConsumer` are the same, because followers send no Fetch requests here.
-- Left out, because the broker does not count them: queue, local and remote times of requests, unclean leader elections,
-  bytes of disks, and everything about the Java virtual machine.
+- Left out, because the broker does not count them: queue, local and remote times of requests, bytes of disks, and
+  everything about the Java virtual machine.
 
 """
 

@@ -297,6 +297,8 @@ class NetworkAgent:
             lines.publish()
             if self._draining_until_ns is not None:
                 self._drain()  # connections that were answered just now may have nothing in flight
+        if self._traffic is not None and self._traffic.unsent:
+            self._traffic.sent()
         self._purgatory.publish()
 
     def is_empty(self) -> bool:
@@ -450,8 +452,6 @@ class NetworkAgent:
             else:
                 assert self._second is not None
                 self._second.send(session)
-        if self._traffic is not None and self._traffic.unsent:
-            self._traffic.sent()
 
     def _tidy(self) -> None:
         self._pool.trim()

@@ -56,7 +56,7 @@ from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import Answer
 
 SAMPLED: Final = 16
-UNSENT_MAX: Final = 1024
+UNSENT_MAX: Final = 64
 """Timed answers that have not left yet. Of more than these, the time in the socket's queue is not counted."""
 
 _DUPLICATE: Final = int(ResponseFlag.DUPLICATE)

@@ -7,8 +7,10 @@ It sleeps until one of them has something; there is no timer but the deadline of
 from __future__ import annotations
 
 import select
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from appliance.channels.roles import Role
 from appliance.clock import NS_PER_MS
@@ -25,18 +27,22 @@ class Superseded(HostFault):
     """Another controller leads, or the session with the store is over: this process must begin anew."""
 
 
+COUNTED: Final = ("isr_shrinks", "isr_expansions", "unclean_elections")
+"""What a controller has counted since it leads; the process adds up what all of its sessions have."""
+
+
 class ControllerAgent:
     """Waits, and calls the parts. `stopped` once the supervisor has sent Stop or is gone.
 
     One process may have several sessions with the store, one after the other, until one of them leads.
     """
 
-    __slots__ = ("_isr_expansions", "_isr_shrinks", "_process", "controller", "stopped")
+    __slots__ = ("_earlier", "_process", "controller", "stopped")
 
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
         self.controller: Controller | None = None
-        self._isr_shrinks = self._isr_expansions = 0  # counted in earlier sessions
+        self._earlier: Counter[str] = Counter()  # counted in earlier sessions
         self.stopped = False
         process.on_peer_held = self.peer_held
         process.publish_counters(self.counters)
@@ -54,8 +60,7 @@ class ControllerAgent:
         finally:
             if self.controller is not None:
                 counted = self.controller.statistics()
-                self._isr_shrinks += counted["isr_shrinks"]
-                self._isr_expansions += counted["isr_expansions"]
+                self._earlier.update({name: counted[name] for name in COUNTED})
             self.controller = None
             self._process.cycle.timers.clear()
 
@@ -126,7 +131,7 @@ class ControllerAgent:
                 raise Superseded(f"no longer the controller: {event.kind} {event.path}")
 
     def counters(self) -> Mapping[str, int]:
-        """Topics, partitions, changes under way, and replicas that left and joined an ISR; none before it leads."""
+        """Topics, partitions, changes under way, and what has happened to leaders and ISRs; none before it leads."""
         if self.controller is None:
             return {}
         statistics = self.controller.statistics()
@@ -134,8 +139,7 @@ class ControllerAgent:
             "topics": statistics["topics"],
             "partitions": statistics["partitions"],
             "pending_changes": statistics["waves"],
-            "isr_shrinks": self._isr_shrinks + statistics["isr_shrinks"],
-            "isr_expansions": self._isr_expansions + statistics["isr_expansions"],
+            **{name: self._earlier[name] + statistics[name] for name in COUNTED},
         }
 
     # The supervisor and the peers

@@ -569,4 +569,5 @@ class Controller:
             "deletions": len(self.state.deletions),
             "isr_shrinks": self.leadership.isr_shrinks,
             "isr_expansions": self.leadership.isr_expansions,
+            "unclean_elections": self.leadership.unclean_elections,
         }

@@ -89,6 +89,7 @@ class Leadership:
         "isr_expansions",
         "isr_shrinks",
         "slots",
+        "unclean_elections",
     )
 
     def __init__(
@@ -117,6 +118,7 @@ class Leadership:
         self.copies = copies
         self.isr_shrinks = 0
         self.isr_expansions = 0
+        self.unclean_elections = 0
         # Topic, partition and slot of copies whose storage failed in this life of who has them.
         self.failed: set[tuple[str, int, int]] = set()
         self._partial: set[tuple[str, int, int]] = set()
@@ -373,6 +375,8 @@ class Leadership:
                         left.setdefault(slot, []).append(TopicPartition(name, number))
                     for slot in set(partition.isr) - set(was):
                         joined.setdefault(slot, []).append(TopicPartition(name, number))
+                    if partition.leader != NO_LEADER and was and partition.leader not in was:
+                        self.unclean_elections += 1
                 self._adopt(self._state.topics[name], after[name], changed, moved)
 
         for slot, partitions in sorted(left.items()):

@@ -20,11 +20,14 @@ from appliance.channels.control_channel import (
     Reassignment,
     WantedIsr,
 )
-from appliance.channels.roles import replica_of, workers_of
+from appliance.channels.counter_names import named_counters
+from appliance.channels.roles import CONTROLLER, replica_of, workers_of
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
 from appliance.control.controller.elections import plan_balance
 from appliance.control.controller.slot_states import SlotStates
+from appliance.ipc.process_table import ProcessTable
+from appliance.ipc.shared_memory import Region
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -102,6 +105,16 @@ def test_an_election_that_is_not_needed_or_possible_says_why_and_changes_nothing
     assert state(three.partition("t")) == (1, 1, (1, 2))
 
 
+def unclean_elections(instance: Instance) -> int:
+    """What the controller's row of the process table says."""
+    region = Region.open(instance.wiring.processes_name, writable=False)
+    try:
+        row = ProcessTable(region.view).row(instance.wiring.process_row(CONTROLLER)).snapshot()
+        return named_counters("controller", row.counters)["unclean_elections"]
+    finally:
+        region.close()
+
+
 def test_an_unclean_leader_follows_one_without_storage_whose_replica_process_came_after_it_failed(
     three: Instance,
 ) -> None:
@@ -111,8 +124,10 @@ def test_an_unclean_leader_follows_one_without_storage_whose_replica_process_cam
     three.lose(three.replicas[0])
     three.start_replica(0)
     three.until(lambda: bool(three.replicas[0].commands))
+    assert unclean_elections(three) == 0
     assert told(three, ElectLeaders((("t", 0),), unclean=True)) == [0]
     three.until(lambda: three.partition("t").leader == 1)
+    three.until(lambda: unclean_elections(three) == 1)
 
 
 def test_an_unclean_election_moves_nothing_from_who_was_refused_its_log_and_serves_after_all(
