@@ -64,10 +64,10 @@ SLOTS   ?= 1
 SECOND_TRY := --reruns 1 --max-suite-reruns 3
 
 # Rooms whose tests have no process that serves, and wait for no time.
-PURE := $(addprefix tests/,access audit config control/coordinator log properties protocol requests sasl)
+PURE := $(addprefix tests/,access audit config control/coordinator delivery log properties protocol requests sasl services)
 
 # Of these and of a few more what takes longest is left out: tests of properties, and what is marked slow.
-QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed log protocol)
+QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed delivery log protocol services)
 
 # Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
 # sources as they are.
