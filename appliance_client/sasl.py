@@ -168,10 +168,7 @@ class Authentication:
     def _shaken_hands(self, answer: SaslHandshakeResponse) -> None:
         if answer.error_code:
             known = ", ".join(answer.mechanisms) or "none"
-            self._refused(
-                f"the broker does not take the mechanism {self._login.mechanism}; it takes {known}",
-                answer.error_code,
-            )
+            self._refused(f"the broker does not take the mechanism {self._login.mechanism}; it takes {known}")
             return
         if self._login.provider is None:
             self._first(self._login.exchange())
@@ -201,7 +198,7 @@ class Authentication:
 
     def _answered(self, answer: SaslAuthenticateResponse) -> None:
         if answer.error_code:
-            self._refused(answer.error_message or str(error_of(answer.error_code)), answer.error_code)
+            self._refused(answer.error_message or str(error_of(answer.error_code)))
             return
         assert self._exchange is not None
         token = self._exchange.answer(answer.auth_bytes)
@@ -214,8 +211,5 @@ class Authentication:
             self._connection.authenticate_again_in(answer.session_lifetime_ms / 1000 * part)
         self._done()
 
-    def _refused(self, why: str, code: int | None = None) -> None:
-        error = AuthenticationError(why)
-        if code is not None:
-            error.code = code
-        self._connection.refuse(error)
+    def _refused(self, why: str) -> None:
+        self._connection.refuse(AuthenticationError(why))

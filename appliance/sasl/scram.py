@@ -63,6 +63,7 @@ class ScramExchange(Exchange):
         self._digest = DIGESTS[mechanism]
         self._find = find
         self._find_token = find_token
+        self._is_nobody = False
         self._credential: ScramCredential | None = None
         self._first_messages = ""
         self._client_nonce = ""
@@ -108,7 +109,8 @@ class ScramExchange(Exchange):
             return self._find(name)
         found = None if self._find_token is None else self._find_token(name)
         if found is None:
-            # A NUL begins the name of no user.
+            # As for a user who does not exist: it fails with the last message, whatever the client sends.
+            self._is_nobody = True
             return self._find(f"\0{name}")
         self.principal = found.owner
         self.expires_at_ms = found.expires_ms
@@ -132,7 +134,7 @@ class ScramExchange(Exchange):
             raise AuthenticationFailed
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._digest, client_key).digest()
-        if not hmac.compare_digest(stored_key, credential.stored_key):
+        if not hmac.compare_digest(stored_key, credential.stored_key) or self._is_nobody:
             raise AuthenticationFailed
         self.is_complete = True
         verifier = hmac.digest(credential.server_key, message, self._digest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -117,7 +118,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import Appliance
-from tests.support.wire import WireSocket, nullable_string
+from tests.support.wire import PATIENCE_S, WireSocket, nullable_string
 from tests.system.raw import ask, create_topic, produce
 
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -258,6 +259,47 @@ def set_rules(port: int, rules: tuple[AclCreation, ...]) -> None:
         assert not any(each.error_code for each in deleted.filter_results)
         created = ask(admin, ApiKey.CREATE_ACLS, CreateAclsRequest(rules))
         assert not any(each.error_code for each in created.results)
+        await_rules(admin, rules)
+
+
+def await_rules(admin: WireSocket, rules: tuple[AclCreation, ...]) -> None:
+    """Return when the broker goes by the rules.
+
+    Apache Kafka answers when its controller has them. Its broker takes them over later, one by one, and decides the
+    first requests by the old ones (`AclPublisher.scala`). The appliance needs no look of these.
+    """
+    wanted = {
+        (
+            each.resource_type,
+            each.resource_name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
+        )
+        for each in rules
+    }
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        told = ask(admin, ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(1, None, None, None, 1, 1, 1))
+        there = {
+            (
+                resource.resource_type,
+                resource.resource_name,
+                resource.pattern_type,
+                acl.principal,
+                acl.host,
+                acl.operation,
+                acl.permission_type,
+            )
+            for resource in told.resources
+            for acl in resource.acls
+            if acl.host in {CLIENT, "127.0.0.3"}
+        }
+        if there == wanted:
+            return
+        assert time.monotonic() < deadline, (there, wanted)
 
 
 def some(chance: random.Random, names: tuple[str, ...]) -> tuple[str, ...]:
