@@ -48,6 +48,8 @@ class Batch:
         self.producer_id = -1
         self.producer_epoch = -1
         self.sequence = NO_SEQUENCE
+        self.place = 0
+        """Which batch of its partition it is, once it has a sequence: `PartitionQueue.numbered` at that time."""
         self.attempts = 0
         self.done = False
         self.base_offset = -1
@@ -86,6 +88,8 @@ class PartitionQueue:
         """The batch that was begun last; records are added to it while it is open, which it is only in `batches`."""
         self.in_flight: list[Batch] = []
         self.next_sequence = 0
+        self.numbered = 0
+        """How many batches have got a sequence."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.acked_sequence = -1

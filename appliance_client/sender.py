@@ -4,8 +4,11 @@
 leader moved. It sends what can be sent and returns when to look again.
 
 Idempotence (KIP-98): each batch carries producer id, epoch and the sequence of its first record. Up to five batches of
-a partition are in flight. One that is refused for passing reasons goes back to the head of its queue with its sequence,
-and those behind it are refused as out of order and follow it. Where the sequence itself is lost (a batch failed for
+a partition are in flight, and none goes further ahead of one whose answer is missing, even if the others are answered:
+a broker remembers the last five batches of a producer, and refuses an older one for ever. (A batch can be in flight to
+an old leader, which has written it, while the new leader takes those behind it.) One that is refused for passing
+reasons goes back to the head of its queue with its sequence, and those behind it are refused as out of order and follow
+it. Where the sequence itself is lost (a batch failed for
 good, or the broker forgot the producer), the sender waits until nothing is in flight, takes a new producer id and
 counts from 0. Batches of other partitions that may have been written keep their old id, so that none is written twice.
 """
@@ -65,6 +68,9 @@ _ASK_AGAIN: Final = (
     ErrorCode.INCONSISTENT_TOPIC_ID,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
+
+_REMEMBERED_BATCHES: Final = 5
+"""Of a producer and a partition, by a broker. Source: `ProducerStateEntry.NUM_BATCHES_TO_RETAIN` in Kafka."""
 
 _PARTITION_BYTES: Final = 512
 """More than a request has beside the records of one partition: a topic's name of 249 bytes and some numbers."""
@@ -333,6 +339,8 @@ class Sender:
                 # Kafka takes any first sequence of a producer that it does not know: were the first batch refused for a
                 # passing reason and the second one taken, the first one would be out of order for ever.
                 return None
+        if idempotent and queue.in_flight and _is_too_far_ahead(queue, batch):
+            return None
         with self._accumulator.lock:
             batch.is_open = False
             queue.batches.popleft()
@@ -344,6 +352,8 @@ class Sender:
             batch.producer_id, batch.producer_epoch = queue.producer_id, queue.producer_epoch
             batch.sequence = queue.next_sequence
             queue.next_sequence = (queue.next_sequence + batch.count) & b.SEQUENCE_MAX
+            batch.place = queue.numbered
+            queue.numbered += 1
         return batch
 
     def _request(self, connection: Connection, node_id: int, sent: Sent) -> None:
@@ -459,8 +469,7 @@ class Sender:
             self._too_large_to_send(queue, batch, error)
             return
         if answer is not None and code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
-            split_encoded(batch, self._codec)
-            self._accumulator.put_back(queue, self._accumulator.split(batch))
+            self._halve(queue, batch)
             return
         if self._options.transactional_id is not None:
             if self.transactions.judge(
@@ -489,12 +498,23 @@ class Sender:
     def _too_large_to_send(self, queue: PartitionQueue, batch: Batch, error: RecordTooLargeError) -> None:
         """The connection takes no request with this batch. It sent nothing, so no sequence is lost, either."""
         if batch.count > 1:
-            split_encoded(batch, self._codec)
-            self._accumulator.put_back(queue, self._accumulator.split(batch))
+            self._halve(queue, batch)
             return
         if batch.sequence != NO_SEQUENCE and queue.next_sequence == (batch.sequence + 1) & b.SEQUENCE_MAX:
             queue.next_sequence, batch.sequence = batch.sequence, NO_SEQUENCE
         self._fail(queue, batch, error)
+
+    def _halve(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Put two batches in the place of one that is too large. Those behind it are one place further back then."""
+        split_encoded(batch, self._codec)
+        if batch.sequence != NO_SEQUENCE:
+            for each in (*queue.in_flight, *queue.batches):
+                if each.sequence != NO_SEQUENCE and each.place > batch.place:
+                    each.place += 1
+            queue.numbered += 1
+        first, second = self._accumulator.split(batch)
+        first.place, second.place = batch.place, batch.place + 1
+        self._accumulator.put_back(queue, [first, second])
 
     def _may_retry(self, queue: PartitionQueue, batch: Batch, error: BaseException, code: int) -> bool:
         if batch.attempts > self._options.retries:
@@ -526,6 +546,12 @@ class Sender:
         self._id_is_lost = True
         for batch in queue.batches:
             batch.sequence = NO_SEQUENCE
+
+
+def _is_too_far_ahead(queue: PartitionQueue, batch: Batch) -> bool:
+    """Whether the broker could forget the oldest batch in flight if it took this one."""
+    place = queue.numbered if batch.sequence == NO_SEQUENCE else batch.place
+    return place - min(each.place for each in queue.in_flight) >= _REMEMBERED_BATCHES
 
 
 def _settled(batch: Batch) -> bool:

@@ -42,6 +42,12 @@ def warm(**options: Any) -> ScriptedCluster:
     return made
 
 
+def move_leader(made: ScriptedCluster) -> None:
+    """Let broker 2 lead, as another broker's answer would say: the first one owes an answer, and gives no other."""
+    made.leader, made.leader_epoch = 2, 4
+    made.core.metadata.hint("topic", 0, CurrentLeader(2, 4), ())
+
+
 def sequences(made: ScriptedCluster) -> list[tuple[int, int]]:
     return [(each.header.producer_id, each.header.base_sequence) for each in made.produced]
 
@@ -91,6 +97,47 @@ def test_batches_behind_a_refused_one_follow_it_in_order() -> None:
     assert second.exception() is None
     assert sequences(made)[-2:] == sorted(sequences(made)[-2:])
     assert len({producer_id for producer_id, _ in sequences(made)}) == 1
+
+
+def test_no_batch_goes_so_far_ahead_of_an_unanswered_one_that_the_broker_forgets_it() -> None:
+    """The old leader has written a batch and does not answer; the new one remembers the last five batches only.
+
+    Were a sixth one written, the first would be refused as out of order for ever.
+    """
+    made = warm()
+    made.answers.append(silence)
+    stalled = made.send(b"stalled")
+    made.pass_s(0.1)
+    move_leader(made)
+    later = []
+    for number in range(8):
+        later.append(made.send(b"%d" % number))
+        made.pass_s(0.05)
+    assert [each.values for each in made.produced] == [[b"stalled"], [b"0"], [b"1"], [b"2"], [b"3"]]
+    assert [each.done() for each in later[:4]] == [True] * 4
+    made.lose()
+    made.pass_s(2.0)
+    assert made.produced[5].values == [b"stalled"]
+    assert made.produced[5].header.base_sequence == made.produced[0].header.base_sequence
+    assert stalled.exception() is None
+    assert all(each.done() and each.exception() is None for each in later)
+    assert [value for each in made.produced[6:] for value in each.values] == [b"4", b"5", b"6", b"7"]
+
+
+def test_the_halves_of_a_batch_count_as_two_for_what_the_broker_remembers() -> None:
+    made = warm(linger_ms=10)
+    made.answers += [refused(ErrorCode.MESSAGE_TOO_LARGE), silence, silence]
+    halves = [made.send(b"%d" % number) for number in range(2)]
+    made.pass_s(0.1)
+    move_leader(made)
+    later = []
+    for _ in range(6):
+        later.append(made.send(b"later"))
+        made.pass_s(0.1)
+    assert [each.values for each in made.produced[1:]] == [[b"0"], [b"1"], [b"later"], [b"later"], [b"later"]]
+    made.lose()
+    made.pass_s(2.0)
+    assert all(each.done() and each.exception() is None for each in (*halves, *later))
 
 
 def test_a_lost_sequence_goes_on_with_a_new_id_from_zero() -> None:
