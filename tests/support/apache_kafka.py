@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import subprocess
+import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -177,10 +178,8 @@ def command(*options: str, behind: Sequence[Path] = ()) -> list[str]:
 
 @cache
 def _archive() -> Sequence[str]:
-    """The option for the archive of Kafka's classes, which the first one who asks makes."""
-    from tests.support.java_archive import make
-
-    make()
+    """The option for the archive of Kafka's classes; makes it where it is missing."""
+    subprocess.run([sys.executable, "-m", "tests.support.java_archive"], cwd=REPOSITORY, check=True)
     return [f"-XX:SharedArchiveFile={ARCHIVE}"] if ARCHIVE.exists() else []
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.apache_kafka import ARCHIVE, LIBS, TOOL_JVM, ApacheKafka, command, install
+from tests.support.broker import BrokerFailed
 
 KEY: Final = ARCHIVE.with_suffix(".key")
 """Has what the archive was made for, also where none could be made."""
@@ -62,7 +63,11 @@ class _Listed(ApacheKafka):
 
 
 def make() -> None:
-    """Make the archive if there is none for this JDK and these jars. A JDK that cannot make one is no error."""
+    """Make the archive if there is none for this JDK and these jars.
+
+    No failure is an error, because the archive only saves time: the next one who asks tries again, except where this
+    JDK makes no archives.
+    """
     install()
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     with (ARCHIVE.parent / "lock").open("w") as lock:
@@ -73,21 +78,36 @@ def make() -> None:
         ARCHIVE.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as directory:
             try:
-                _dump(Path(directory))
-            except subprocess.CalledProcessError as fault:
-                print(f"no class-data archive, JVMs start slower: {fault}\n{fault.stderr}", file=sys.stderr)
+                classes = _loaded(Path(directory))
+            except (subprocess.SubprocessError, BrokerFailed) as fault:
+                say(f"Kafka did not run: {fault}")
+                return
+            try:
+                _dump(classes, Path(directory))
+            except subprocess.SubprocessError as fault:
+                say(f"this JDK makes none: {fault}")
         KEY.write_text(key)
 
 
-def _dump(directory: Path) -> None:
+def say(why: str) -> None:
+    print(f"no class-data archive, so JVMs start slower: {why}", file=sys.stderr)
+
+
+def _loaded(directory: Path) -> list[str]:
+    """The classes that a broker and its tools load."""
     broker = _Listed(directory)
     broker.start()
     try:
         broker.use()
     finally:
         broker.stop()
+    return broker.classes()
+
+
+def _dump(names: list[str], directory: Path) -> None:
+    """Make the archive of these classes."""
     classes = directory / "classes"
-    classes.write_text("\n".join(broker.classes()) + "\n")
+    classes.write_text("\n".join(names) + "\n")
     made = directory / "archive"
     _done(command("-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}"))
     os.rename(made, ARCHIVE)

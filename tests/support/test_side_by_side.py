@@ -23,7 +23,8 @@ two:
 three:
 \t@echo three
 counted:
-\t@touch $@-$$$$; ls counted-* one-runs 2>/dev/null | wc -l | sed 's/$$/ run/'; rm $@-$$$$
+\t@while [ ! -e one-runs ]; do sleep 0.01; done
+\t@touch $@-$$$$; sleep 0.3; ls counted-* one-runs 2>/dev/null | wc -l | sed 's/$$/ run/'; rm $@-$$$$
 broken:
 \t@echo why it is broken; false
 long:
