@@ -390,10 +390,9 @@ class Broker:
 
     def _end_orphans(self, group: int) -> None:
         """Kill what the supervisor left, wait until it is dead, and remove its shared memory."""
-        left = _members(group)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-        if left:
+        if left := _members(group):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
             self._wait_until_dead(left)
         if self._scratch is not None and self._scratch.data_dir.exists():
             from appliance.channels import runtime_directory

@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import Final, NoReturn
 
 from appliance.cli.ephemeral import PARENT_VARIABLE
+from appliance.control.supervisor.parent import watch_parent
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 DESCRIPTORS: Final = 3
@@ -52,6 +53,8 @@ class Template:
         self._exit_codes: dict[int, int] = {}
         """Process id of a living broker → the descriptor for its exit code."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # A process that the test run has forked may hold the other end of the socket, and outlive the run.
+        self._test_run = watch_parent()
 
     def run(self) -> None:
         """Serve until the test run is gone."""
@@ -60,8 +63,12 @@ class Template:
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        if self._test_run >= 0:
+            poll.register(self._test_run, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._test_run in ready:
+                return
             if self._wake_read in ready:
                 with suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
@@ -109,7 +116,7 @@ class Template:
             for descriptor, becomes in ((nothing, 0), (output, 1), (log, 2)):
                 os.dup2(descriptor, becomes)
             # Below `nothing` lies what the template has: its pipe, and descriptors for exit codes of other brokers.
-            os.closerange(3, max(nothing, output, log, self._wake_write, *self._exit_codes.values()) + 1)
+            os.closerange(3, max(nothing, output, log, self._test_run, *self._exit_codes.values()) + 1)
             from appliance.cli.program import main
 
             code = main(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from tests.support.wire import free_ports
 ROOT = Path(__file__).parent.parent.parent
 CONTAINER = ROOT / "deploy" / "container"
 sys.path.insert(0, str(CONTAINER))
-
-import entrypoint  # noqa: E402
+entrypoint = import_module("entrypoint")
 
 KAFKAS = {"num.partitions", "log.cleaner.threads", "node.id", "listeners", "advertised.listeners"}
 OWN = {"num.partitions", "listeners", "advertised.listeners", "host", "slots"}

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BUILD_S = 3600
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import deb  # noqa: E402
-import wheels  # noqa: E402
+sys.path.insert(0, str(ROOT / "scripts"))  # the scripts import each other, as programs
+deb = import_module("deb")
+wheels = import_module("wheels")
 
 LIFE = r"""
 mount -t tmpfs none "$1"

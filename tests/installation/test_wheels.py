@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BUILD_S = 3600
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import wheels  # noqa: E402
+sys.path.insert(0, str(ROOT / "scripts"))  # the scripts import each other, as programs
+wheels = import_module("wheels")
 
 A_TEST = """
 from kafka import KafkaProducer
@@ -53,7 +53,7 @@ def test_a_wheel_works_in_an_empty_environment(version: str, tmp_path: Path) -> 
         assert sum(name.endswith(".so") for name in archive.namelist()) > 100
     subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, env=clean())
     within = tmp_path / "venv" / "bin" / "python"
-    install = [within, "-m", "pip", "install", "--quiet", f"{wheel}[testing]", "kafka-python"]
+    install = [str(within), "-m", "pip", "install", "--quiet", f"{wheel}[testing]", "kafka-python"]
     subprocess.run(install, check=True, env=clean(), timeout=BUILD_S)
     (tmp_path / "test_it.py").write_text(A_TEST)
     done = subprocess.run(

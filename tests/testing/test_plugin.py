@@ -17,7 +17,7 @@ import pytest
 import appliance
 from tests.support.broker import end_with_the_test_runner
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 PLUGIN = "appliance.testing.plugin"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,9 +18,9 @@ from appliance.testing import launcher as launchers
 from appliance.testing.launcher import Launcher, environment
 
 READY_S = 0.5
-TRIES = 10
+TRIES = 30
 """Of so many starts one is as quick as that, on a machine that others use, too."""
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "testing"
 
 
@@ -124,6 +125,34 @@ def test_a_run_ends_at_once_and_without_a_word_although_a_broker_is_left() -> No
     while Path(directory).exists() or psutil.pid_exists(int(pid)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_process_that_the_run_has_forked_does_not_keep_brokers_alive(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from appliance.testing import Broker\n"
+        "b = Broker().start()\n"
+        "if os.fork() == 0:\n"
+        "    time.sleep(60)\n"
+        "print(b.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(appliance.__file__).parent.parent)},
+    ) as running:
+        try:
+            assert running.stdout is not None
+            pid = int(running.stdout.readline())
+            deadline = time.monotonic() + PATIENCE_S / 2
+            while psutil.pid_exists(pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
 
 
 def run_example(*words: str) -> str:

@@ -15,6 +15,8 @@ from appliance.errors import OperatorFault
 def watch_parent(expected: int | None = None) -> int:
     """Return a pidfd of the parent process, for epoll; it is readable once the parent has ended.
 
+    Return -1 for the first process of a container, whose parent is not in its namespace: it ends with its container.
+
     Args:
         expected: its process id where the parent has said it; None takes the one there is. The parent may have ended
             before this process could look, and another process is the parent then.
@@ -23,8 +25,10 @@ def watch_parent(expected: int | None = None) -> int:
         OperatorFault: the parent has ended already.
     """
     parent = os.getppid()
+    if parent == 0 and not expected:
+        return -1
     try:
-        if parent <= 0 or (expected is not None and parent != expected):
+        if expected is not None and parent != expected:
             raise ProcessLookupError
         pidfd = os.pidfd_open(parent)
     except ProcessLookupError:
