@@ -192,7 +192,7 @@ def _write_control_files(debian: Path, version: str) -> None:
     python = version_of_python()
     major, minor = python.split(".")
     control = debian / "control"
-    needed = f"python3 (>= {python}~), python3 (<< {major}.{int(minor) + 1})"
+    needed = f"python3:any (>= {python}~), python3:any (<< {major}.{int(minor) + 1})"
     if "@PYTHON@" not in control.read_text():
         raise BuildFailed("deploy/debian/control has changed: correct scripts/deb.py")
     control.write_text(control.read_text().replace("@PYTHON@", needed))
