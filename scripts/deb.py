@@ -191,9 +191,11 @@ def _install_service(stage: Path, debian: Path) -> None:
 def _write_control_files(debian: Path, version: str) -> None:
     python = version_of_python()
     major, minor = python.split(".")
-    (debian / f"{PACKAGE}.substvars").write_text(
-        f"python3:Depends=python3 (>= {python}~), python3 (<< {major}.{int(minor) + 1})\n"
-    )
+    control = debian / "control"
+    needed = f"python3:any (>= {python}~), python3:any (<< {major}.{int(minor) + 1})"
+    if "@PYTHON@" not in control.read_text():
+        raise BuildFailed("deploy/debian/control has changed: correct scripts/deb.py")
+    control.write_text(control.read_text().replace("@PYTHON@", needed))
     (debian / "changelog").write_text(
         f"{PACKAGE} ({version}) unstable; urgency=medium\n\n"
         "  * Changes: CHANGELOG.md of the appliance.\n\n"
