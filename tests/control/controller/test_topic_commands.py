@@ -175,7 +175,12 @@ def test_a_topic_has_delayed_delivery_only_if_there_are_services_processes() -> 
     planned(wanted, existing())
     with pytest.raises(RejectedRequest, match=r"services\.processes") as refused:
         plan_topic(
-            wanted, existing(), topic_id=TOPIC_ID, broker=BrokerSettings(), request_left=9, can_delay=False
+            wanted,
+            existing(),
+            topic_id=TOPIC_ID,
+            broker=BrokerSettings(default_replication_factor=1),
+            request_left=9,
+            can_delay=False,
         )
     assert refused.value.code == ErrorCode.INVALID_CONFIG
 
