@@ -136,7 +136,13 @@ class Apis:
             finish=finish,
             refuse=refuse,
             delayed=DelayedRecords(
-                routes, lines, settings, pool=pool, clock=clock, bells=attachment.services_bells()
+                routes,
+                lines,
+                settings,
+                pool=pool,
+                clock=clock,
+                bells=attachment.services_bells(),
+                timers=timers,
             ),
             rights=rights,
             auditing=auditing,

@@ -7,9 +7,13 @@ on. And the log recognizes a batch that is sent again: the answer is then the on
 delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of
 their batch, and drops them (decision 0120).
 
-The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other. The first one that
-fails ends it, so that what is stored of a batch is always its beginning. The client gets the error and sends the batch
-again.
+The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other, so that what is
+stored of a batch is always its beginning.
+
+Once the kept batch is in the log, a producer with sequence numbers gets no error any more: what fails is stored again
+until it succeeds. librdkafka takes the success of a batch for that of all batches before it, because their sequence
+numbers are in the log. Answers of a connection leave in the order of its requests, so a later success waits for this
+one. A client that has waited too long connects again and sends the batches again, in order.
 
 Only a topic with `delivery.delay.enable` comes here. A large compressed batch with delayed records takes this process
 some milliseconds per thousand records.
@@ -27,6 +31,7 @@ from appliance.config import BrokerConfigs, Settings, effective_topic_configs
 from appliance.delivery.division import Division, RefusedDelay, Rules, divide
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import Waiting, delay_partition
+from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.protocol.errors import ErrorCode
@@ -36,7 +41,9 @@ from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerClient
 
 STORED_BYTES: Final = 1 << 20
-STORE_TIMEOUT_MS: Final = 30_000
+STORE_TIMEOUT_MS: Final = 5_000
+AGAIN_MS: Final = 100
+"""The pause before records are stored again."""
 _API_VERSION: Final = 9
 _ACKS_ALL: Final = -1
 _NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
@@ -72,6 +79,7 @@ class DelayedRecords:
         "_routes",
         "_rules",
         "_settings",
+        "_timers",
         "_version",
     )
 
@@ -84,6 +92,7 @@ class DelayedRecords:
         pool: BufferPool,
         clock: Clock,
         bells: Sequence[Doorbell],
+        timers: Timers,
     ) -> None:
         self._routes = routes
         self._lines = lines
@@ -91,6 +100,7 @@ class DelayedRecords:
         self._pool = pool
         self._clock = clock
         self._bells = tuple(bells)
+        self._timers = timers
         self._levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
         self._rules: dict[tuple[str, int], Rules] = {}
         self._version = -1
@@ -181,6 +191,10 @@ class DelayedRecords:
         storing.block, storing.worker = block, place.worker
         return 0
 
+    def later(self, action: Callable[[], None]) -> None:
+        """Call `action` after AGAIN_MS."""
+        self._timers.after_ms(AGAIN_MS, action)
+
     def settle(self, storing: _Storing) -> None:
         """The worker has answered, or is dead."""
         self._lines.leave(storing)
@@ -258,10 +272,10 @@ class _Storing:
             self._delayed.wake()
             self._stored(0)
             return
-        level, batch = self._left.pop(0)
+        level, batch = self._left[0]
         error = self._delayed.append(self, level, batch)
         if error:
-            self._stored(error)
+            self._fail(error)
 
     def answered(self, answer: Answer) -> None:
         self._ended(answer[ERROR])
@@ -274,9 +288,17 @@ class _Storing:
         self._delayed.settle(self)
         self.worker = None
         if error:
+            self._fail(error)
+        else:
+            del self._left[0]
+            self.go_on()
+
+    def _fail(self, error: int) -> None:
+        """Store it again, if its producer has sequence numbers, by which records that come twice are recognized."""
+        if self.divided.division.origin.producer_id < 0 or self.pending.session.closed:
             self._stored(error)
         else:
-            self.go_on()
+            self._delayed.later(self.go_on)
 
 
 def _pieces(records: list[Record]) -> list[list[Record]]:

@@ -467,6 +467,9 @@ class ProduceHandler:
         return route, 0
 
 
+_NOTHING: Final[frozenset[int]] = frozenset()
+
+
 class _PartitionedProduce:
     """One Produce request in flight: its partitions are with their owners."""
 
@@ -480,6 +483,7 @@ class _PartitionedProduce:
         "request",
         "request_id",
         "results",
+        "storing",
         "unpermitted",
         "workers",
     )
@@ -489,6 +493,7 @@ class _PartitionedProduce:
         self.pending = pending
         self.request = request
         self.divided: dict[int, Divided] | None = None
+        self.storing = _NOTHING
         self.leaderless = 0
         self.unpermitted = 0
         self.request_id = 0
@@ -528,6 +533,7 @@ class _PartitionedProduce:
             if traffic is not None:
                 traffic.produced(answer)
             if self.divided is not None and item in self.divided:
+                self.storing = self.storing | {item}
                 self._handler.store_delayed(self, item, self.divided.pop(item), result)
                 return
             self.results[item] = result
@@ -537,8 +543,6 @@ class _PartitionedProduce:
 
     def stored(self, item: int, result: ProduceResult, error: int) -> None:
         """The delayed records of a batch are stored, or not; the rest of it was appended."""
-        if self.results[item] is not None:
-            return  # its worker has died meanwhile
         if error:
             self.fail(item, error)
         else:
@@ -557,7 +561,7 @@ class _PartitionedProduce:
 
     def worker_lost(self, worker: Role) -> None:
         for item, owner in self.workers:
-            if owner == worker and self.results[item] is None:
+            if owner == worker and self.results[item] is None and item not in self.storing:
                 self.fail(item, _TIMED_OUT)
                 # The log may have it or not; what comes behind it is surely not there.
                 self._note(item, _NOT_LEADER, arriving=False)

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from appliance.cluster import DELAYED_STATE, INTERNAL_TOPICS, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
 from appliance.control.controller.topic_commands import (
     Existing,
@@ -153,13 +153,36 @@ def test_deletion_finds_by_name_and_by_id() -> None:
     assert refused.value.code == ErrorCode.TOPIC_DELETION_DISABLED
 
 
-@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+@pytest.mark.parametrize("name", [*sorted(INTERNAL_TOPICS), "__delayed_5s", DELAYED_STATE])
 def test_internal_topics_cannot_be_deleted(name: str) -> None:
     there = existing(topic(name, (0,)))
     for wanted in (name, there.topics[name].topic_id):
         with pytest.raises(RejectedRequest, match="internal") as refused:
             find_doomed(wanted, there, {there.topics[name].topic_id: name}, broker=BrokerSettings())
         assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_topics_of_delayed_records_keep_their_number_of_partitions() -> None:
+    with pytest.raises(RejectedRequest, match="internal") as refused:
+        plan_growth(
+            CreatePartitions("__delayed_5s", 4), existing(topic("__delayed_5s", (0,))), request_left=9
+        )
+    assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_topic_has_delayed_delivery_only_if_there_are_services_processes() -> None:
+    wanted = NewTopic("t", configs={"delivery.delay.enable": "true"})
+    planned(wanted, existing())
+    with pytest.raises(RejectedRequest, match=r"services\.processes") as refused:
+        plan_topic(
+            wanted,
+            existing(),
+            topic_id=TOPIC_ID,
+            broker=BrokerSettings(default_replication_factor=1),
+            request_left=9,
+            can_delay=False,
+        )
+    assert refused.value.code == ErrorCode.INVALID_CONFIG
 
 
 def test_duplicates_are_those_named_more_than_once() -> None:
