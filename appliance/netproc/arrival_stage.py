@@ -106,12 +106,19 @@ class ArrivalStage(ABC, Generic[_Waiting]):
     def turn(self) -> None:
         """Do the steps that there are, as long as a turn may take."""
         until_ns = self._clock.monotonic_ns() + TURN_NS
-        for _ in range(len(self._ready)):
-            descriptor = next(iter(self._ready))
+        for descriptor in list(self._ready):
+            if descriptor not in self._ready:
+                continue  # a step before has closed it
             del self._ready[descriptor]
             waiting = self._waiting.get(descriptor)
             if waiting is not None:
-                self._step(waiting)
+                try:
+                    self._step(waiting)
+                except Exception as error:
+                    if self._waiting.get(descriptor) is not waiting:
+                        raise
+                    # A stranger's bytes must not end the process of the others. The text could hold a secret.
+                    self._fail(waiting, f"an error of the appliance: {type(error).__name__}")
                 if self._clock.monotonic_ns() >= until_ns:
                     return
 
@@ -183,7 +190,9 @@ class ArrivalStage(ABC, Generic[_Waiting]):
     def _forget(self, waiting: _Waiting) -> None:
         """Let a connection leave the stage."""
         host = waiting.assignment.peer_host
-        self._cycle.epoll.unregister(waiting.fd)
+        with suppress(OSError):
+            # Where TLS cannot begin, `ssl` has closed the descriptor already, and it has left the epoll set.
+            self._cycle.epoll.unregister(waiting.fd)
         del self._waiting[waiting.fd]
         self._ready.pop(waiting.fd, None)
         of_host = self._by_host[host]

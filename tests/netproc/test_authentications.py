@@ -229,6 +229,31 @@ def test_large_frames_hold_no_more_memory_than_came_and_all_of_them_a_bounded_am
     assert not stage.stage._held_bytes
 
 
+def test_a_connection_that_another_ones_bytes_close_has_no_step_in_the_same_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that passes the bound on bytes closes the largest connection, whose own step may still be due."""
+    monkeypatch.setattr(room, "HELD_BYTES_MAX", 99_991)
+    stage = Stage(tmp_path)
+    announced = (500_000).to_bytes(4, "big")
+    clients = [stage.arrive() for _ in range(4)]
+    for client, count in zip(clients, (20_000, 20_000, 20_000, 39_990), strict=True):
+        client.sendall(announced + bytes(count))
+    for _ in range(50):
+        stage.turn(1)
+    assert not stage.failed
+    for client in clients:
+        client.sendall(b"x")
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(select.select([waiting.sock], [], [], 0)[0] for waiting in stage.stage._waiting.values()):
+        assert time.monotonic() < deadline
+    for _ in range(5):
+        stage.turn(1)
+    assert any("too many bytes" in str(why) for _, why in stage.failed)
+    assert len(stage.stage) == len(clients) - len(stage.failed)
+    stage.close()
+
+
 def test_a_defect_of_a_mechanism_costs_one_connection_and_shows_no_secret(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

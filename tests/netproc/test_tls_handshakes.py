@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -207,6 +208,24 @@ def test_a_handshake_that_goes_on_byte_by_byte_ends_at_its_deadline(
     assert stage.failed == [(1, "its TLS handshake took longer than 400 ms")]
     assert len(stage.stage) == 0
     client.close()
+
+
+def test_a_client_that_resets_the_connection_after_its_first_byte_costs_that_connection_only(
+    settings: TlsSettings, stages: list[Stage]
+) -> None:
+    """`ssl` then closes the descriptor itself, before the stage does."""
+    stage = Stage(settings)
+    stages.append(stage)
+    healthy = stage.arrive()
+    for number in (2, 3):
+        client = stage.arrive()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+        client.sendall(b"\x16")
+        client.close()
+        stage.turn_until(lambda wanted=number - 1: len(stage.failed) == wanted)  # type: ignore[misc]
+    assert [number for number, _ in stage.failed] == [2, 3]
+    assert len(stage.stage) == 1
+    healthy.close()
 
 
 def test_a_client_that_leaves_or_speaks_plain_text_is_closed(
