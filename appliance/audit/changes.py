@@ -179,11 +179,17 @@ def delete_groups(_request: Any, response: Any) -> Described:
         yield resource(GROUP, result.group_id, result.error_code)
 
 
+DAILY: Final = frozenset({int(ApiKey.OFFSET_COMMIT)})
+"""APIs of CHANGES for which no administrator's rights are needed."""
+
+
 def is_daily_work(api_key: int, request: Any) -> bool:
-    """Return whether a request of an API of CHANGES is none of an administrator."""
-    return api_key == ApiKey.OFFSET_COMMIT and (
-        request.generation_id_or_member_epoch >= 0 or bool(request.member_id)
-    )
+    """Return whether a request of an API of CHANGES is none of an administrator.
+
+    A commit without a generation is none of a member, whatever member id it names: the coordinator looks at the id only
+    while the group has members.
+    """
+    return bool(api_key == ApiKey.OFFSET_COMMIT and request.generation_id_or_member_epoch >= 0)
 
 
 def offset_commit(request: Any, response: Any) -> Described:

@@ -160,15 +160,24 @@ class Recorder:
             self._put(replace(entry, count=count) if count > len(resources) else entry)
 
     def change(
-        self, client: Client, *, api: str, version: int, resources: Sequence[Resource]
+        self,
+        client: Client,
+        *,
+        api: str,
+        version: int,
+        resources: Sequence[Resource],
+        is_daily: bool = False,
     ) -> Iterator[None]:
         """Record what became of a request for changes; yields between entries, because there may be many.
 
-        A request of which nothing was allowed has changed nothing: its entry is the refusal.
+        A request of which nothing was allowed has changed nothing: its entry is the refusal. `is_daily`: clients send
+        such requests without an administrator's rights, so they are bounded as refusals are.
         """
         if not self.records_changes or all(each.result == DENIED for each in resources):
             return
         for first in range(0, len(resources), RESOURCES_MAX):
+            if is_daily and not self._may_record(CHANGE, client.principal):
+                continue
             part = resources[first : first + RESOURCES_MAX]
             results = {each.result for each in part}
             result = next((each for each in (UNKNOWN, FAILED, DENIED) if each in results), DONE)

@@ -185,6 +185,8 @@ class Declaration:
         raise self._refusal(raw)
 
     def _refusal(self, raw: object) -> ConfigurationError:
+        if self.type is ConfigType.PASSWORD:
+            return ConfigurationError(f"{self.name}: must be {self.allowed()}")  # without its value
         shown = ",".join(raw) if isinstance(raw, tuple) else raw
         return ConfigurationError(f"{self.name} = {str(shown)[:100]!r}: must be {self.allowed()}")
 

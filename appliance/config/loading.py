@@ -72,6 +72,11 @@ def load_settings(
     given = {name: one for name, one in given.items() if name not in without}
     given |= {name: _Given(name, text, "command line") for name, text in overrides.items()}
 
+    if SECRET_OPTION in overrides:
+        raise ConfigurationError(
+            f"command line: {SECRET_OPTION}: every user of this host can read the command line; write the secret "
+            "into the configuration file, with mode 0600"
+        )
     if toml_path is not None and SECRET_OPTION in given and given[SECRET_OPTION].origin == str(toml_path):
         _require_private(toml_path)
 

@@ -87,6 +87,7 @@ class Arrivals:
             clock=self._clock,
             done=self._encrypted,
             failed=self._stage_failed,
+            with_sasl={each.name for each in self._settings.listeners if each.is_sasl},
         )
         self.stages += (self._handshakes,)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from socket import SocketType
 from typing import Final
@@ -55,9 +55,11 @@ class Handshakes(ArrivalStage[_Waiting]):
         cycle: where descriptors and deadlines are registered.
         done: gets a connection whose handshake is done, and its principal.
         failed: gets one that was closed.
+        with_sasl: names of listeners whose clients get their principal from SASL: there no rule maps a certificate, as
+            in Kafka (`DefaultKafkaPrincipalBuilder`).
     """
 
-    __slots__ = ("_certificates", "_done", "_rules")
+    __slots__ = ("_certificates", "_done", "_rules", "_with_sasl")
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Handshakes(ArrivalStage[_Waiting]):
         clock: Clock,
         done: Callable[[Assignment, TlsStream, str], None],
         failed: Failed,
+        with_sasl: Collection[str] = (),
     ) -> None:
         super().__init__(
             Bounds(
@@ -87,6 +90,7 @@ class Handshakes(ArrivalStage[_Waiting]):
             name: parse_rules(settings.of(name, is_sasl=False).principal_mapping_rules)
             for name in certificates
         }
+        self._with_sasl = with_sasl
 
     def begin(self, assignment: Assignment, sock: SocketType) -> None:
         """Take an accepted connection."""
@@ -147,7 +151,7 @@ class Handshakes(ArrivalStage[_Waiting]):
 
     def _principal_of(self, tls: ssl.SSLSocket, listener: str) -> str:
         certificate = tls.getpeercert(True)
-        if certificate is None:
+        if certificate is None or listener in self._with_sasl:
             return ANONYMOUS
         subject = subject_of(certificate)
         name = principal_name(self._rules[listener], subject)

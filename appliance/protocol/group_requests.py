@@ -122,11 +122,9 @@ def is_commit_of_nobody(version: int, view: memoryview, position: int, end: int)
     cursor = Cursor(view, position, end)
     if _is_flexible(ApiKey.OFFSET_COMMIT, version):
         cursor.compact_nullable_string()
-        generation, member_id = cursor.int32(), cursor.compact_nullable_string()
     else:
         cursor.nullable_string()
-        generation, member_id = cursor.int32(), cursor.nullable_string()
-    return generation < 0 and not member_id
+    return cursor.int32() < 0
 
 
 class TransactionalCommit(NamedTuple):

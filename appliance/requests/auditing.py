@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from appliance.access.addresses import one_spelling
-from appliance.audit.changes import CHANGES, is_daily_work, named
+from appliance.audit.changes import CHANGES, DAILY, is_daily_work, named
 from appliance.audit.entry import DENIED, RESOURCES_MAX, Resource, cut
 from appliance.audit.recorder import Recorder
 from appliance.protocol.acl import AclOperation, ResourceType
@@ -152,6 +152,7 @@ class Auditing:
             api=_title(pending.api_key),
             version=pending.version,
             resources=list(islice(named(audited.request), LEFT_MAX)),
+            is_daily=pending.api_key in DAILY,
         ):
             pass
 
@@ -184,7 +185,11 @@ class Auditing:
     def _changed(self, pending: Request, resources: list[Resource]) -> Steps[None]:
         if resources:
             yield from self._recorder.change(
-                pending.session, api=_title(pending.api_key), version=pending.version, resources=resources
+                pending.session,
+                api=_title(pending.api_key),
+                version=pending.version,
+                resources=resources,
+                is_daily=pending.api_key in DAILY,
             )
 
 

@@ -317,15 +317,17 @@ def test_offsets_that_a_tool_commits_are_recorded_and_those_of_members_are_not()
     assert (done.name, done.result, done.detail) == ("a-1", DONE, {"group": "g", "offset": "42"})
     assert (failed.name, failed.result) == (f"{UUID(int=5)}-0", FAILED)
     assert not is_daily_work(ApiKey.OFFSET_COMMIT, asked)
+    # The coordinator takes any member id without a generation while the group is empty.
+    disguised = offset_commit.OffsetCommitRequest("g", -1, "member", topics)
+    assert not is_daily_work(ApiKey.OFFSET_COMMIT, disguised)
     for member in (
         offset_commit.OffsetCommitRequest("g", 3, "member", topics),
-        offset_commit.OffsetCommitRequest("g", -1, "member", topics),
         offset_commit.OffsetCommitRequest("g", 0, "", topics),
     ):
         assert is_daily_work(ApiKey.OFFSET_COMMIT, member)
-    for asked_of in (asked, member):
+    for asked_of in (asked, disguised, member):
         for version in range(2, 10):
             frame = memoryview(encode_request(ApiKey.OFFSET_COMMIT, version, asked_of, 1, client_id="c"))
             header = parse_request_header(frame, 4, len(frame))
             is_of_nobody = is_commit_of_nobody(version, frame, header.body_position, len(frame))
-            assert is_of_nobody == (asked_of is asked)
+            assert is_of_nobody == (asked_of is not member)

@@ -66,9 +66,29 @@ class Desk:
         for _ in self.recorder.change(Client(), api="CreateTopics", version=7, resources=resources):
             pass
 
+    def commit(self, *resources: Resource) -> None:
+        for _ in self.recorder.change(
+            Client(), api="OffsetCommit", version=9, resources=resources, is_daily=True
+        ):
+            pass
+
 
 def desk(**options: Any) -> Desk:
     return Desk(AuditSettings(**{"events": EVENTS, **options}))
+
+
+def test_entries_for_which_no_rights_are_needed_are_bounded_by_principal() -> None:
+    """Else one client could push everybody's entries out of the journal."""
+    made = desk(repeats_max=3)
+    made.commit(*(resource("partition", f"t-{number}", 0) for number in range(RESOURCES_MAX * 10)))
+    made.change(resource("topic", "orders", 0))
+    made.wait_ms(FLUSH_MS)
+    entries = made.entries()
+    assert [entry["api"] for entry in entries] == ["OffsetCommit"] * 3 + ["CreateTopics"]
+    made.wait_ms(60_001)
+    made.wait_ms(FLUSH_MS)
+    told = [entry for entry in made.entries() if entry["event"] == "repeats"]
+    assert [(entry["of"], entry["count"]) for entry in told] == [("change", 7)]
 
 
 def test_an_entry_says_who_did_what_from_where_and_how_it_ended() -> None:

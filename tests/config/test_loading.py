@@ -206,3 +206,18 @@ def test_alias_is_shown_as_the_option_it_is() -> None:
 )
 def test_units_become_plain_numbers_where_the_setting_has_that_unit(name: str, text: str, plain: str) -> None:
     assert plain_value(name, text) == plain
+
+
+def test_the_secret_of_delegation_tokens_is_not_taken_from_the_command_line_and_never_shown(
+    tmp_path: Path,
+) -> None:
+    secret = "delegation.token.secret.key"
+    with pytest.raises(ConfigurationError, match="read the command line") as refused:
+        load_settings(None, {secret: "84123456789"})
+    assert "84123456789" not in str(refused.value)
+    file = tmp_path / "appliance.toml"
+    file.write_text(f'"{secret}" = 84123456789\n')
+    file.chmod(0o600)
+    with pytest.raises(ConfigurationError, match=secret) as refused:
+        load_settings(file)
+    assert "84123456789" not in str(refused.value)

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.support.wire import PATIENCE_S
 class Stage(Staged):
     """The handshakes of a network process, without the process."""
 
-    def __init__(self, settings: TlsSettings) -> None:
+    def __init__(self, settings: TlsSettings, *, with_sasl: Collection[str] = ()) -> None:
         super().__init__("SSL")
         clock = SystemClock()
         self.done: list[tuple[Assignment, TlsStream, str]] = []
@@ -41,6 +41,7 @@ class Stage(Staged):
             clock=clock,
             done=lambda *one: self.done.append(one),
             failed=self.note_failure,
+            with_sasl=with_sasl,
         )
 
     def shake_hands(self, context: ssl.SSLContext) -> str:
@@ -162,6 +163,14 @@ def test_the_principal_is_what_the_rules_make_of_the_certificate(
     assert stage.shake_hands(context_of(authority, ann)) == principal
     assert stage.shake_hands(context_of(authority)) == "User:ANONYMOUS"
     assert stage.failed == []
+
+
+def test_no_rule_maps_a_certificate_where_sasl_names_the_principal(
+    authority: Authority, settings: TlsSettings, ann: Issued, stages: list[Stage]
+) -> None:
+    stage = Stage(replace(settings, principal_mapping_rules=r"RULE:^CN=nobody.*$/x/"), with_sasl={"SSL"})
+    stages.append(stage)
+    assert stage.shake_hands(context_of(authority, ann)) == "User:ANONYMOUS"
 
 
 def test_at_the_bound_of_an_address_its_oldest_makes_room_and_no_other(

@@ -57,8 +57,8 @@ class AuditSettings:
         unit="entries",
         minimum=1,
         maximum=1_000_000,
-        doc="Maximum number of entries about refusals and authentications of one principal that one network process "
-        "records in a minute. The journal has the number of the others.",
+        doc="Maximum number of entries about refusals, authentications and offset commits by tools of one principal "
+        "that one network process records in a minute. The journal has the number of the others.",
     )
     to_topic: bool = option(
         False,

@@ -6,7 +6,7 @@ the books.
 | DELEGATION_TOKEN_NOT_FOUND | no token has the id |
 | DELEGATION_TOKEN_OWNER_MISMATCH | the principal is neither the owner nor a renewer |
 | DELEGATION_TOKEN_EXPIRED | a renewal, or a later end, of a token that has expired and is not swept yet |
-| POLICY_VIOLATION | more than `TOKENS_MAX` tokens, or `TOKENS_OF_REQUESTER_MAX` of one requester |
+| POLICY_VIOLATION | more than `TOKENS_MAX` tokens, or `TOKENS_OF_REQUESTER_MAX` of one requester, or longer names |
 
 A token lives at most `delegation.token.max.lifetime.ms`, and `delegation.token.expiry.time.ms` after each renewal. The
 requester of a token for another owner may not renew it, as in Kafka.
@@ -31,9 +31,13 @@ from appliance.control.store.metadata_store import Operation
 from appliance.protocol.errors import ErrorCode
 
 TOKENS_MAX: Final = 20_000
-"""Some 300 bytes each, in every network process; a change publishes all of them."""
+"""In every network process; a change publishes all of them."""
 TOKENS_OF_REQUESTER_MAX: Final = 2_000
 """Any principal may make tokens for itself, so one of them must not use up all."""
+TOKEN_BYTES_MAX: Final = 32 << 10
+"""Of the names in one token, in UTF-8. A node of the metadata store holds them with at most three bytes for each."""
+TOKENS_BYTES_MAX: Final = 16 << 20
+TOKENS_OF_REQUESTER_BYTES_MAX: Final = 1 << 20
 SWEPT_AT_ONCE: Final = 500
 
 
@@ -97,8 +101,7 @@ def _create(
     *,
     now_ms: int,
 ) -> TokenOutcome:
-    of_requester = sum(1 for token in state.tokens.values() if token.requester == request.requester)
-    if len(state.tokens) >= TOKENS_MAX or of_requester >= TOKENS_OF_REQUESTER_MAX:
+    if not _has_room(state, request):
         return _refused(ErrorCode.POLICY_VIOLATION)
     if request.token_id in state.tokens:
         return _refused(ErrorCode.INVALID_REQUEST)
@@ -125,6 +128,29 @@ def _create(
 
     turn.undo.append(undo)
     return TokenOutcome(token=token, expires_ms=token.expires_ms)
+
+
+def _has_room(state: ClusterState, request: CreateToken) -> bool:
+    """Whether one more token of this requester is within all bounds."""
+    wanted = _names_bytes(request)
+    if wanted > TOKEN_BYTES_MAX or len(state.tokens) >= TOKENS_MAX:
+        return False
+    in_all = of_requester = tokens_of_requester = 0
+    for token in state.tokens.values():
+        size = _names_bytes(token)
+        in_all += size
+        if token.requester == request.requester:
+            of_requester += size
+            tokens_of_requester += 1
+    return (
+        in_all + wanted <= TOKENS_BYTES_MAX
+        and of_requester + wanted <= TOKENS_OF_REQUESTER_BYTES_MAX
+        and tokens_of_requester < TOKENS_OF_REQUESTER_MAX
+    )
+
+
+def _names_bytes(token: CreateToken | DelegationToken) -> int:
+    return sum(len(name.encode()) for name in (token.owner, token.requester, *token.renewers))
 
 
 def _take(turn: Planned, state: ClusterState, tokens: Mapping[str, DelegationToken]) -> None:

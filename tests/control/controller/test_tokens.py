@@ -57,6 +57,24 @@ def test_a_token_lives_as_long_as_the_settings_and_the_request_allow() -> None:
         assert (told.token.max_ms - 100, told.token.expires_ms - 100) == (max_ms, expires_ms)
 
 
+def test_names_of_a_token_of_a_requester_and_of_all_are_bounded_in_bytes() -> None:
+    """The largest token that passes fits into a node of the metadata store, whatever its characters."""
+    books, long_name = Books(), "User:" + "\N{GRINNING FACE}" * 1_000
+    renewers = tuple(f"{long_name}{number}" for number in range(8))
+    assert books.ask(CreateToken("large", ALICE, ALICE, (*renewers, "User:bob"), 0)).error == 0
+    change = books.turn.operations[-1]
+    assert isinstance(change, Create)
+    assert len(change.data) < 200_000
+    assert books.ask(CreateToken("larger", ALICE, ALICE, (*renewers, "User:" + "x" * 1_000), 0)).error == (
+        ErrorCode.POLICY_VIOLATION
+    )
+    made = 1
+    while books.ask(CreateToken(f"more{made}", ALICE, ALICE, renewers, 0)).error == 0:
+        made += 1
+    assert made == token_commands.TOKENS_OF_REQUESTER_BYTES_MAX // 32_200
+    assert books.ask(CreateToken("other", "User:bob", "User:bob", (), 0)).error == 0
+
+
 def test_a_renewal_ends_at_the_maximum_and_an_end_may_be_earlier() -> None:
     books = Books()
     books.ask(CreateToken("id", ALICE, "User:carol", ("User:bob",), 1_500))
@@ -163,8 +181,8 @@ def test_a_full_disk_changes_nothing(instance: Instance) -> None:
     instance.start(without_room(instance, more_bytes=200_000))
     instance.start_worker()
     before = instance.image.tokens
-    renewers = tuple(f"User:{number}{'x' * 900}" for number in range(100))
-    for number in range(20):
+    renewers = tuple(f"User:{number}{'x' * 900}" for number in range(30))
+    for number in range(30):
         told = ask(instance, CreateToken(f"more{number}", ALICE, ALICE, renewers))
         if told.error:
             break
