@@ -29,6 +29,8 @@ RECORD_BYTES_MAX: Final = 1 << 20
 DELAYED_MAX: Final = 10_000
 """The most delayed records of a batch; they take about 0.2 s, in which the network process serves nobody else."""
 
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+
 
 class RefusedDelay(ApplianceError):
     """A record that cannot be delayed, so its batch is refused. `index` is its place in the batch."""
@@ -64,7 +66,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     None also if it is no sound batch: whoever appends it refuses it.
 
     Raises:
-        RefusedDelay: a delayed record breaks a rule.
+        RefusedDelay: a delayed record breaks a rule, or one beside it has no possible timestamp.
     """
     found = _sound(batch, rules)
     if found is None:
@@ -72,11 +74,14 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     header, data = found
     delayed: list[tuple[int, Due, Record]] = []
     kept: list[bytes] = []
-    at, kept_max_ms = 0, b.NO_TIMESTAMP
+    at, kept_max_ms, beyond = 0, b.NO_TIMESTAMP, -1
     for index in range(header.records_count):
         length, body = read_varint(data, at)
         end = body + length
         due = None
+        timestamp_ms = header.base_timestamp_ms + read_varlong(data, body + 1)[0]
+        if not -_TIMESTAMP_MAX <= timestamp_ms <= _TIMESTAMP_MAX and beyond < 0:
+            beyond = index
         if data.find(MARK, body, end) >= 0:
             record = decode_one(data, at, header)
             due = _due(record, index, header, rules, now_ms=now_ms, length_bytes=length)
@@ -90,10 +95,12 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
                 delayed.append((index, due, record))
         if due is None:
             kept.append(data[at:end])
-            kept_max_ms = max(kept_max_ms, header.base_timestamp_ms + read_varlong(data, body + 1)[0])
+            kept_max_ms = max(kept_max_ms, timestamp_ms)
         at = end
     if not delayed:
         return None
+    if beyond >= 0:
+        raise RefusedDelay(beyond, ErrorCode.INVALID_TIMESTAMP, "a timestamp does not fit into 64 bits")
     return Division(
         _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
         delayed,

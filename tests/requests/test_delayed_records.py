@@ -11,9 +11,11 @@ from uuid import UUID
 import pytest
 
 from appliance.cluster import DELAYED_PREFIX, PartitionImage, TopicImage
+from appliance.delivery.division import RefusedDelay
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import waiting_of
 from appliance.ipc.doorbell import Doorbell
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from appliance.requests.log_handlers.delayed_records import DelayedRecords
 from appliance.requests.topic_routes import PartitionRoute
@@ -86,3 +88,11 @@ def test_records_of_a_topic_that_was_deleted_meanwhile_are_stored_as_they_were_d
     services = house.settings.services
     assert Levels(services.delay_levels, services.delay_exact_levels).names[level] == "10s"
     delayed.give(divided)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_alone(house: Delaying) -> None:
+    delayed, batch = house.delayed_records(), memoryview(encode_batch([DELAYED]))
+    batch.release()
+    with pytest.raises(RefusedDelay) as refused:
+        delayed.divide(house.route(), batch)
+    assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -116,7 +116,16 @@ class DelayedRecords:
             RefusedDelay: the batch is to be refused.
         """
         rules = self._rules_of(route)
-        division = divide(batch, rules, now_ms=self._clock.now_ms())
+        try:
+            division = divide(batch, rules, now_ms=self._clock.now_ms())
+        except RefusedDelay:
+            raise
+        except (
+            Exception
+        ) as error:  # a defect costs this batch only: its request is answered and gives its block
+            raise RefusedDelay(
+                0, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch could not be divided: {error!r}"
+            ) from error
         if division is None:
             return None
         first = division.delayed[0][0]
