@@ -21,7 +21,9 @@ from appliance.services.sent_again import SentAgain
 
 BUFFER_BYTES: Final = 1 << 20
 ENTRY_BYTES: Final = 300
-"""What an entry takes beside its key and value, about."""
+"""What an entry takes beside its key, its value and its headers, about."""
+HEADER_BYTES: Final = 150
+"""What a header takes beside its name and value, about."""
 REMEMBERED_MS: Final = 15 * 60_000
 """For so long after it was stored a record is kept, to recognize its batch when it is sent again."""
 _MARK_MS: Final = 10_000
@@ -115,6 +117,7 @@ class Lane:
         # A clock that was set back: nothing waits longer than its level from now on.
         due_ms = min(record.timestamp_ms, now_ms) + self._delay_ms
         size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
+        size_bytes += sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
         self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
         self.buffered_bytes += size_bytes
 

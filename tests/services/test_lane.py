@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from appliance.delivery.waiting import Origin, Waiting
@@ -97,3 +98,11 @@ def test_a_log_that_begins_later_moves_the_position() -> None:
     lane = Lane("5s", DELAY_MS, position=5)
     lane.begin_at(9)
     assert (lane.position, lane.read_to, lane.has_caught_up) == (9, 9, True)
+
+
+def test_headers_count_for_its_bound() -> None:
+    for headers in ((("h", bytes(BUFFER_BYTES)),), tuple(("h", None) for _ in range(7_000))):
+        waiting = Waiting(UUID(int=1), 0, 0, 0, Origin(), Record(b"v", headers=headers))
+        assert not taken(
+            Lane("5s", DELAY_MS, position=0), replace(waiting.to_record(NOW_MS), offset=0)
+        ).has_room
