@@ -24,6 +24,7 @@ to the smallest level again, so that they hold up no others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 from uuid import UUID
@@ -58,13 +59,12 @@ _FINAL: Final = frozenset(
             ErrorCode.MESSAGE_TOO_LARGE,
             ErrorCode.RECORD_LIST_TOO_LARGE,
             ErrorCode.INVALID_RECORD,
-            ErrorCode.INVALID_TIMESTAMP,
             ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ),
     )
 )
-"""The log has not appended the batch, and never will."""
+"""The log has not appended the batch, and never will. A timestamp is refused only while a clock is being set."""
 _OTHER_PRODUCER: Final = frozenset(
     map(
         int,
@@ -521,8 +521,10 @@ class Forwarder:
         if place is None or not self._logs.serves(place):
             batch.not_before_ns = now_ns + PAUSE_MS * NS_PER_MS
             return
+        # The clock may have been set since the round began. A log knows a repeat by its number, not by its bytes.
+        now_ms = self._clock.now_ms()
         encoded = encode_batch(
-            batch.records,
+            [replace(record, timestamp_ms=now_ms) for record in batch.records],
             leader_epoch=place.leader_epoch,
             producer_id=delivery.producer_id,
             producer_epoch=_PRODUCER_EPOCH,
