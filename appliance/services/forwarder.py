@@ -152,6 +152,7 @@ class Forwarder:
         self._stuck: list[Batch] = []
         self._is_writing = False
         self._is_written = True
+        self._changes = 0
         self._is_open_written = False
         self._producers: dict[Target, tuple[int, int]] = {}
         self._trimmed: dict[str, int] = {}
@@ -184,7 +185,7 @@ class Forwarder:
         waits: list[int] = [PAUSE_MS] if self._is_leaderless else []
         waits += [
             max(batch.not_before_ns - now_ns, 0) // NS_PER_MS + 1
-            for batch in (*self._round, *self._stuck)
+            for batch in self._first_of_targets()
             if not batch.is_asked and self._is_written
         ]
         if self._is_idle and not self._is_stopping:
@@ -364,7 +365,7 @@ class Forwarder:
         if not self._is_written:
             self._write()
             return
-        for batch in (*self._round, *self._stuck):
+        for batch in self._first_of_targets():
             self._append(batch)
         self._set_stuck_aside()
         if self._round or self._is_stopping:
@@ -372,8 +373,15 @@ class Forwarder:
         if self._begin_round():
             self._write()
         elif self._is_open_written and not self._stuck:
-            self._is_written = False
+            self._must_write()
             self._write()
+
+    def _first_of_targets(self) -> list[Batch]:
+        """Return the batches that may be appended now: halves of one go to their target one after the other."""
+        first: dict[Target, Batch] = {}
+        for batch in (*self._stuck, *self._round):
+            first.setdefault(batch.target, batch)
+        return list(first.values())
 
     def _set_stuck_aside(self) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -427,7 +435,7 @@ class Forwarder:
             )
             self._round.append(Batch(delivery, [record for _, _, record in entries], now_ns=now_ns))
         if taken or dropped:
-            self._is_written = False
+            self._must_write()
         return bool(taken or dropped)
 
     def _next_due(self, now_ms: int) -> Lane | None:
@@ -474,12 +482,18 @@ class Forwarder:
 
     # Writing progress, and appending
 
+    def _must_write(self) -> None:
+        """Deliveries have changed: none begins before a state record names them all."""
+        self._changes += 1
+        self._is_written = False
+
     def _write(self) -> None:
         place = self._state_place()
         if place is None:
             self._pause()
             return
-        open_batches = (*self._round, *self._stuck)
+        open_batches = (*self._stuck, *self._round)
+        changes = self._changes
         positions = {lane.level: lane.position for lane in self.lanes}
         # Levels that were taken out of the options keep their position.
         progress = Progress(
@@ -498,7 +512,7 @@ class Forwarder:
                 self._pause()
                 return
             self._progress = progress
-            self._is_written = True
+            self._is_written = self._changes == changes
             self._is_open_written = bool(progress.open)
             now_ns = self._clock.monotonic_ns()
             for each in self._round:
@@ -565,12 +579,13 @@ class Forwarder:
         producer_id, sequence = self._producers[batch.target]
         old = batch.delivery
         batch.delivery = Delivery(old.topic_id, old.partition, producer_id, sequence, old.records)
-        self._is_written = False
+        self._must_write()
 
     def _halve(self, batch: Batch) -> None:
         """The log refuses the batch for some of its records: deliver each half by itself, and write that down first.
 
-        Each half has a producer id of its own, so that neither waits for the other's sequence number.
+        Each half has a producer id of its own: the second one's sequence number depends on nothing that the log does
+        with the first one. The halves take the place of the batch, and go to the log in their order.
         """
         now_ns = self._clock.monotonic_ns()
         first_id, second_id = self._take_producer_id(), self._take_producer_id()
@@ -583,11 +598,12 @@ class Forwarder:
             (second_id, old.records[middle:], batch.records[middle:]),
         )
         place = self._round if batch in self._round else self._stuck
-        self._close(batch)
-        for producer_id, names, records in halves:
-            delivery = Delivery(old.topic_id, old.partition, producer_id, 0, names)
-            place.append(Batch(delivery, records, now_ns=now_ns))
-        self._is_written = False
+        at = place.index(batch)
+        place[at : at + 1] = [
+            Batch(Delivery(old.topic_id, old.partition, producer_id, 0, names), records, now_ns=now_ns)
+            for producer_id, names, records in halves
+        ]
+        self._must_write()
 
     def _drop(self, batch: Batch, why: str) -> None:
         self._counts.dropped += len(batch.records)

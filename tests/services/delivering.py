@@ -34,6 +34,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder
+from appliance.services.progress import Progress, decode
 from tests.log.batches import open_log, read_all
 
 TOPIC = "t"
@@ -54,8 +55,8 @@ class Logs:
         self._answers: deque[tuple[Name, Callable[[], None]]] = deque()
         self.settings: dict[str, LogSettings] = {}
         self.leaderless: set[Name] = set()
-        self.slow: set[str] = set()
-        """Topics whose appends are not answered yet."""
+        self.slow: set[Name] = set()
+        """Partitions whose appends are not answered yet."""
         self.lost: set[str] = set()
         """Topics whose appends succeed, and are answered as if their outcome was not known."""
         self.refused: Callable[[LogPlace, bytes], int] = lambda _place, _batch: 0
@@ -73,7 +74,7 @@ class Logs:
 
     def answer(self) -> bool:
         """Answer what was asked; return whether there was something."""
-        ready = [each for each in self._answers if each[0][0] not in self.slow]
+        ready = [each for each in self._answers if each[0] not in self.slow]
         for each in ready:
             self._answers.remove(each)
             each[1]()
@@ -198,6 +199,12 @@ class Delivering:
 
     def delivered(self, partition: int = 0) -> list[bytes | None]:
         return [record.value for record in read_all(self.logs.log(TOPIC, partition))]
+
+    def progress(self) -> Progress:
+        """Return what the last state record says."""
+        value = read_all(self.logs.log(DELAYED_STATE))[-1].value
+        assert value is not None
+        return decode(value)
 
     def stored(self, level: str) -> list[Record]:
         return read_all(self.logs.log(f"{DELAYED_PREFIX}{level}"))

@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cluster import DELAYED_STATE
 from appliance.log.config import LogSettings
+from appliance.partition_access.places import LogPlace
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import read_header
+from appliance.protocol.records.record import decode_records
 from appliance.services.forwarder import State
 from tests.services.delivering import TOPIC, Delivering
 
@@ -37,10 +42,52 @@ def test_a_clock_that_was_set_back_while_nobody_leads_drops_nothing(house: Deliv
     house.logs.settings[TOPIC] = LogSettings(message_timestamp_after_max_ms=60_000)
     house.store(b"a", b"b")
     house.pass_ms(4_800)
-    house.logs.slow = {"__delayed_state"}  # the round has begun, and is not written down yet
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the round has begun, and is not written down yet
     house.pass_ms(400)
     house.clock.set_wall(house.clock.now_ms() - 3_600_000)
     house.logs.slow = set()
     house.pass_ms(1_000)
     assert house.delivered() == [b"a", b"b"]
     assert house.counts.dropped == 0
+
+
+def test_no_delivery_begins_that_no_state_record_names(house: Delivering) -> None:
+    refused: set[int] = set()
+    unnamed: list[int] = []
+
+    def refuse(place: LogPlace, batch: bytes) -> int:
+        if place.topic != TOPIC:
+            return 0
+        producer_id = read_header(batch).producer_id
+        if producer_id not in {delivery.producer_id for delivery in house.progress().open}:
+            unnamed.append(place.partition)
+        if place.partition in refused:
+            return 0
+        refused.add(place.partition)
+        house.logs.slow = {(TOPIC, 1), (DELAYED_STATE, 0)}
+        return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    house.logs.refused = refuse
+    house.store(b"a", partition=0)
+    house.store(b"b", partition=1)
+    house.pass_ms(5_000)
+    assert refused == {0, 1}
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the second refusal arrives while the first one is being written
+    house.run()
+    house.logs.slow = set()
+    house.pass_ms(1_000)
+    assert (house.delivered(0), house.delivered(1), unnamed) == ([b"a"], [b"b"], [])
+
+
+def test_records_beside_one_that_is_refused_keep_their_order(house: Delivering) -> None:
+    def refuse(place: LogPlace, batch: bytes) -> int:
+        is_bad = place.topic == TOPIC and any(record.value == b"bad" for record in decode_records(batch))
+        return int(ErrorCode.INVALID_RECORD) if is_bad else 0
+
+    house.logs.refused = refuse
+    values = [b"a", b"bad", b"c", b"d", b"e", b"f"]
+    house.store(*values)
+    house.pass_ms(7_000)
+    assert house.delivered() == [value for value in values if value != b"bad"]
+    assert house.counts.dropped == 1
+    assert house.forwarder.statistics()[0] == 0
