@@ -329,6 +329,8 @@ class Forwarder:
         if read.error:
             self._pause()
             return
+        if not lane.has_caught_up:
+            self._end_lane(lane, read)
         now_ms = self._clock.now_ms()
         for records, next_offset in _records(read):
             if next_offset > read.high_watermark or not (lane.has_room or not lane.has_caught_up):
@@ -336,6 +338,17 @@ class Forwarder:
             lane.take(records, next_offset=next_offset, now_ms=now_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
+
+    def _end_lane(self, lane: Lane, read: Read) -> None:
+        """If a power cut has taken the end of the log, the position can be behind it: come back to the end."""
+        place = self._topics.wait_place(lane.level, self._partition)
+        if place is not None and read.high_watermark == self._logs.log_end(place) < lane.position:
+            end = read.high_watermark
+            self._complain(
+                f"{place.topic}-{self._partition} ends at offset {end}, but was delivered up to {lane.position}: "
+                "its last records were lost, as in a power cut; what comes at these offsets now is delivered"
+            )
+            lane.end_at(end)
 
     def _read(self, name: str, place: LogPlace, offset: int, take: Callable[[Read], None]) -> bool:
         """Ask for records, once at a time for each log; False: no room on the ring."""

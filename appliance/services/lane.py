@@ -90,6 +90,10 @@ class Lane:
         self.read_to = max(self.read_to, offset)
         self.position = max(self.position, offset)
 
+    def end_at(self, offset: int) -> None:
+        """The log has lost its records from `offset` on, and the position is behind it: what comes there is new."""
+        self.position = offset
+
     def take(self, records: list[Record], *, next_offset: int, now_ms: int) -> None:
         """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known."""
         for record in records:

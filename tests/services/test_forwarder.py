@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cluster import DELAYED_STATE
+from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -91,3 +91,19 @@ def test_records_beside_one_that_is_refused_keep_their_order(house: Delivering) 
     assert house.delivered() == [value for value in values if value != b"bad"]
     assert house.counts.dropped == 1
     assert house.forwarder.statistics()[0] == 0
+
+
+def test_records_at_offsets_that_a_power_cut_has_taken_are_delivered(house: Delivering) -> None:
+    house.store(b"a", b"b", b"c")
+    house.store(b"d", b"e")
+    house.pass_ms(6_000)
+    house.logs.log(f"{DELAYED_PREFIX}5s").truncate_to(3)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.forwarder.state is State.RUNNING
+    house.store(b"f")
+    house.store(b"g", b"h")
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
+    assert len(house.lines) == 1
+    assert "ends at offset 3, but was delivered up to 5" in house.lines[0]
