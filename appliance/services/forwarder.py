@@ -12,7 +12,7 @@ appended again under the same number, and the log recognizes it (decision 0120).
 the same partition of all levels, so one forwarder delivers to it, one batch after the other.
 
 Whatever a log refuses for good is dropped and counted. Entries whose target nobody leads, or has a stuck delivery, go
-to the smallest level again, so that they hold up no others.
+to a level again, so that they hold up no others.
 
 | state | waits for | on an error |
 |---|---|---|
@@ -49,6 +49,12 @@ PAUSE_MS: Final = 200
 STUCK_MS: Final = 2_000
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
+LATE_MIN_MS: Final = 5_000
+LATE_MAX_MS: Final = 300_000
+"""So long a record waits that is due and cannot be delivered: as long as it is late, within these bounds.
+
+Each wait is one more append of the record.
+"""
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
@@ -472,8 +478,10 @@ class Forwarder:
             place = self._topics.place(topic, waiting.partition)
             if place is not None and self._logs.serves(place) and not self._is_stuck(target):
                 return target, self._topics.batch_bytes_max(place)
+            late_ms = min(max(-left_ms, LATE_MIN_MS), LATE_MAX_MS)
+            return self._level_target(self._topics.levels.of(late_ms))
         is_exact = topic.configs.get(_MODE) == "exact"
-        return self._level_target(self._topics.levels.of(max(left_ms, 1), is_exact=is_exact))
+        return self._level_target(self._topics.levels.of(left_ms, is_exact=is_exact))
 
     def _level_target(self, level: int) -> tuple[Target, int]:
         topic = self._topics.level_topic(level)

@@ -25,7 +25,10 @@ ENTRY_BYTES: Final = 300
 HEADER_BYTES: Final = 150
 """What a header takes beside its name and value, about."""
 REMEMBERED_MS: Final = 15 * 60_000
-"""For so long after it was stored a record is kept, to recognize its batch when it is sent again."""
+"""For so long after it was stored a record of a producer with sequence numbers is kept.
+
+It serves to recognize its batch when that is sent again.
+"""
 _MARK_MS: Final = 10_000
 
 
@@ -108,7 +111,10 @@ class Lane:
         except NotWaiting:
             self.unread += 1
             return
-        if not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS:
+        # Only what has a producer id can be recognized when it is sent again.
+        if waiting.origin.producer_id >= 0 and (
+            not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS
+        ):
             self._marks.append((record.offset, record.timestamp_ms))
         is_repeated = self._seen.is_known(waiting)
         if record.offset < self.position:

@@ -11,7 +11,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
 from appliance.services.forwarder import State
-from tests.services.delivering import TOPIC, Delivering
+from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
 
 
 @pytest.fixture
@@ -107,3 +107,14 @@ def test_records_at_offsets_that_a_power_cut_has_taken_are_delivered(house: Deli
     assert house.delivered() == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
     assert len(house.lines) == 1
     assert "ends at offset 3, but was delivered up to 5" in house.lines[0]
+
+
+def test_a_record_that_is_due_while_nobody_leads_waits_longer_each_time(tmp_path: Path) -> None:
+    house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
+    house.logs.leaderless = {(TOPIC, 0)}
+    house.store(b"a", level="10ms", due_in_ms=10)
+    house.pass_ms(30_000)
+    assert [len(house.stored(level)) for level in (*EXACT_LEVELS, *LEVELS)] == [1, 0, 1, 3]
+    house.logs.leaderless = set()
+    house.pass_ms(10_200)
+    assert house.delivered() == [b"a"]

@@ -85,13 +85,22 @@ def test_it_has_room_until_its_bound() -> None:
 def test_a_record_is_forgotten_when_it_is_delivered_and_old() -> None:
     lane = Lane("5s", DELAY_MS, position=0)
     for offset in range(20):
-        taken(lane, stored(offset, at_ms=NOW_MS + offset * 60_000))
+        taken(lane, stored(offset, at_ms=NOW_MS + offset * 60_000, sequence=offset))
     assert lane.may_forget(NOW_MS + 20 * 60_000) == 0
     for _ in range(20):
         lane.pop()
     forgotten = lane.may_forget(NOW_MS + 20 * 60_000)
     assert 0 < forgotten <= 6, "about five minutes of twenty are older than fifteen"
     assert lane.may_forget(NOW_MS + 40 * 60_000 + REMEMBERED_MS) == 20
+
+
+def test_a_record_that_cannot_be_recognized_is_forgotten_when_it_is_delivered() -> None:
+    lane = taken(Lane("5s", DELAY_MS, position=0), stored(0), stored(1), stored(2, sequence=3), stored(3))
+    lane.pop()
+    assert lane.may_forget(NOW_MS) == 1
+    for _ in range(3):
+        lane.pop()
+    assert lane.may_forget(NOW_MS) == 2
 
 
 def test_a_log_that_begins_later_moves_the_position() -> None:
