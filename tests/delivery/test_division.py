@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, divide
+from appliance.delivery.division import DELAYED_MAX, RECORDS_MAX, Division, RefusedDelay, Rules, divide
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL, read_header
 from appliance.protocol.records.compression import Codec
@@ -140,3 +140,13 @@ def test_a_timestamp_beyond_64_bits_is_refused(beyond: int) -> None:
     with pytest.raises(RefusedDelay) as refused:
         divide(memoryview(batch), RULES, now_ms=NOW_MS)
     assert (refused.value.index, refused.value.code) == (beyond, ErrorCode.INVALID_TIMESTAMP)
+
+
+@pytest.mark.parametrize("header", [("delivery.delay", b"5000"), ("delivery.at", b"%d" % (NOW_MS + 5_000))])
+def test_a_batch_of_too_many_records_beside_a_delayed_one_is_refused(header: tuple[str, bytes]) -> None:
+    kept, delayed = Record(b"a delivery.delay"), Record(b"x", headers=(header,))
+    assert divided([*[kept] * (RECORDS_MAX - 1), delayed]) is not None
+    assert divided([kept] * (RECORDS_MAX + 1)) is None, "a text with the name asks for nothing"
+    with pytest.raises(RefusedDelay, match="20001 records") as refused:
+        divided([*[kept] * RECORDS_MAX, delayed])
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
