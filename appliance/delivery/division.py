@@ -11,6 +11,7 @@ batch has none.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from appliance.delivery.due import MARK, Due, InvalidDelivery, due_of
@@ -28,6 +29,12 @@ RECORD_BYTES_MAX: Final = 1 << 20
 """The largest delayed record."""
 DELAYED_MAX: Final = 10_000
 """The most delayed records of a batch; they take about 0.2 s, in which the network process serves nobody else."""
+
+RECORDS_MAX: Final = 20_000
+"""The most records of a batch with a delayed one: 100,000 small ones take 0.3 s, delayed or not."""
+_ASKS: Final = re.compile(rb"[\x00\x1c]delivery\.delay|[\x00\x16]delivery\.at")
+"""A header's name behind the last byte of its length as a varint: without it, a batch has no delayed record."""
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
 class RefusedDelay(ApplianceError):
@@ -64,7 +71,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     None also if it is no sound batch: whoever appends it refuses it.
 
     Raises:
-        RefusedDelay: a delayed record breaks a rule.
+        RefusedDelay: a delayed record breaks a rule, or one beside it has no possible timestamp.
     """
     found = _sound(batch, rules)
     if found is None:
@@ -72,11 +79,14 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     header, data = found
     delayed: list[tuple[int, Due, Record]] = []
     kept: list[bytes] = []
-    at, kept_max_ms = 0, b.NO_TIMESTAMP
+    at, kept_max_ms, beyond = 0, b.NO_TIMESTAMP, -1
     for index in range(header.records_count):
         length, body = read_varint(data, at)
         end = body + length
         due = None
+        timestamp_ms = header.base_timestamp_ms + read_varlong(data, body + 1)[0]
+        if not -_TIMESTAMP_MAX <= timestamp_ms <= _TIMESTAMP_MAX and beyond < 0:
+            beyond = index
         if data.find(MARK, body, end) >= 0:
             record = decode_one(data, at, header)
             due = _due(record, index, header, rules, now_ms=now_ms, length_bytes=length)
@@ -90,10 +100,12 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
                 delayed.append((index, due, record))
         if due is None:
             kept.append(data[at:end])
-            kept_max_ms = max(kept_max_ms, header.base_timestamp_ms + read_varlong(data, body + 1)[0])
+            kept_max_ms = max(kept_max_ms, timestamp_ms)
         at = end
     if not delayed:
         return None
+    if beyond >= 0:
+        raise RefusedDelay(beyond, ErrorCode.INVALID_TIMESTAMP, "a timestamp does not fit into 64 bits")
     return Division(
         _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
         delayed,
@@ -102,7 +114,11 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
 
 
 def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | None:
-    """Return the header and the decompressed records; None if there is no mark, or the batch is not sound."""
+    """Return the header and the decompressed records; None if there is no mark, or the batch is not sound.
+
+    Raises:
+        RefusedDelay: it has too many records.
+    """
     try:
         header = b.read_header(batch)
         if (
@@ -123,6 +139,14 @@ def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | Non
         )
         if MARK not in data:
             return None
+        if header.records_count > RECORDS_MAX:
+            if _ASKS.search(data) is None:
+                return None
+            raise RefusedDelay(
+                0,
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch has {header.records_count} records; with delayed ones it can have {RECORDS_MAX}",
+            )
         check_records(data, 0, len(data), header.records_count)
     except BatchFault:
         return None

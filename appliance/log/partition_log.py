@@ -198,7 +198,7 @@ class PartitionLog(SegmentedLog):
             header = check_frame(batch)
             now_ms = self._clock.now_ms()
             checked, max_timestamp_ms = (
-                self._validator.check_with_gaps(batch, header, now_ms=now_ms)
+                self._validator.check_with_gaps(batch, header, now_ms=now_ms, cheap_bytes_max=cheap_bytes_max)
                 if has_gaps
                 else self._validator.check(
                     batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max

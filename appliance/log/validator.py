@@ -218,10 +218,13 @@ class Validator:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms
 
-    def check_with_gaps(self, batch: memoryview, header: Header, *, now_ms: int) -> tuple[memoryview, int]:
+    def check_with_gaps(
+        self, batch: memoryview, header: Header, *, now_ms: int, cheap_bytes_max: int = 0
+    ) -> tuple[memoryview, int]:
         """As `check`, for a client's batch from which the network process has taken delayed records.
 
         Raises:
+            CostlyBatch: it grows over `cheap_bytes_max`; nothing else was checked.
             RejectedRequest: see the table.
         """
         _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
@@ -239,7 +242,7 @@ class Validator:
         codec = attributes & CODEC_MASK
         data: Buffer = batch[RECORDS:]
         if codec:
-            data = decompress(codec, data, self._decompressed_bytes_max, room_of_thread())
+            data = self._decompressed(codec, batch[RECORDS:], cheap_bytes_max)
         lowest, highest, keyless = _check_gaps(bytes(data), count, last_delta)
         if keyless and self._compacted:
             raise MissingKey("a record on a compacted topic must have a key")

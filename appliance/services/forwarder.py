@@ -12,7 +12,7 @@ appended again under the same number, and the log recognizes it (decision 0120).
 the same partition of all levels, so one forwarder delivers to it, one batch after the other.
 
 Whatever a log refuses for good is dropped and counted. Entries whose target nobody leads, or has a stuck delivery, go
-to the smallest level again, so that they hold up no others.
+to a level again, so that they hold up no others.
 
 | state | waits for | on an error |
 |---|---|---|
@@ -24,6 +24,7 @@ to the smallest level again, so that they hold up no others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 from uuid import UUID
@@ -48,6 +49,12 @@ PAUSE_MS: Final = 200
 STUCK_MS: Final = 2_000
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
+LATE_MIN_MS: Final = 5_000
+LATE_MAX_MS: Final = 300_000
+"""So long a record waits that is due and cannot be delivered: as long as it is late, within these bounds.
+
+Each wait is one more append of the record.
+"""
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
@@ -58,13 +65,12 @@ _FINAL: Final = frozenset(
             ErrorCode.MESSAGE_TOO_LARGE,
             ErrorCode.RECORD_LIST_TOO_LARGE,
             ErrorCode.INVALID_RECORD,
-            ErrorCode.INVALID_TIMESTAMP,
             ErrorCode.CORRUPT_MESSAGE,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ),
     )
 )
-"""The log has not appended the batch, and never will."""
+"""The log has not appended the batch, and never will. A timestamp is refused only while a clock is being set."""
 _OTHER_PRODUCER: Final = frozenset(
     map(
         int,
@@ -152,6 +158,7 @@ class Forwarder:
         self._stuck: list[Batch] = []
         self._is_writing = False
         self._is_written = True
+        self._changes = 0
         self._is_open_written = False
         self._producers: dict[Target, tuple[int, int]] = {}
         self._trimmed: dict[str, int] = {}
@@ -184,7 +191,7 @@ class Forwarder:
         waits: list[int] = [PAUSE_MS] if self._is_leaderless else []
         waits += [
             max(batch.not_before_ns - now_ns, 0) // NS_PER_MS + 1
-            for batch in (*self._round, *self._stuck)
+            for batch in self._first_of_targets()
             if not batch.is_asked and self._is_written
         ]
         if self._is_idle and not self._is_stopping:
@@ -328,6 +335,8 @@ class Forwarder:
         if read.error:
             self._pause()
             return
+        if not lane.has_caught_up:
+            self._end_lane(lane, read)
         now_ms = self._clock.now_ms()
         for records, next_offset in _records(read):
             if next_offset > read.high_watermark or not (lane.has_room or not lane.has_caught_up):
@@ -335,6 +344,17 @@ class Forwarder:
             lane.take(records, next_offset=next_offset, now_ms=now_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
+
+    def _end_lane(self, lane: Lane, read: Read) -> None:
+        """If a power cut has taken the end of the log, the position can be behind it: come back to the end."""
+        place = self._topics.wait_place(lane.level, self._partition)
+        if place is not None and read.high_watermark == self._logs.log_end(place) < lane.position:
+            end = read.high_watermark
+            self._complain(
+                f"{place.topic}-{self._partition} ends at offset {end}, but was delivered up to {lane.position}: "
+                "its last records were lost, as in a power cut; what comes at these offsets now is delivered"
+            )
+            lane.end_at(end)
 
     def _read(self, name: str, place: LogPlace, offset: int, take: Callable[[Read], None]) -> bool:
         """Ask for records, once at a time for each log; False: no room on the ring."""
@@ -364,7 +384,7 @@ class Forwarder:
         if not self._is_written:
             self._write()
             return
-        for batch in (*self._round, *self._stuck):
+        for batch in self._first_of_targets():
             self._append(batch)
         self._set_stuck_aside()
         if self._round or self._is_stopping:
@@ -372,8 +392,15 @@ class Forwarder:
         if self._begin_round():
             self._write()
         elif self._is_open_written and not self._stuck:
-            self._is_written = False
+            self._must_write()
             self._write()
+
+    def _first_of_targets(self) -> list[Batch]:
+        """Return the batches that may be appended now: halves of one go to their target one after the other."""
+        first: dict[Target, Batch] = {}
+        for batch in (*self._stuck, *self._round):
+            first.setdefault(batch.target, batch)
+        return list(first.values())
 
     def _set_stuck_aside(self) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -427,7 +454,7 @@ class Forwarder:
             )
             self._round.append(Batch(delivery, [record for _, _, record in entries], now_ns=now_ns))
         if taken or dropped:
-            self._is_written = False
+            self._must_write()
         return bool(taken or dropped)
 
     def _next_due(self, now_ms: int) -> Lane | None:
@@ -451,8 +478,10 @@ class Forwarder:
             place = self._topics.place(topic, waiting.partition)
             if place is not None and self._logs.serves(place) and not self._is_stuck(target):
                 return target, self._topics.batch_bytes_max(place)
+            late_ms = min(max(-left_ms, LATE_MIN_MS), LATE_MAX_MS)
+            return self._level_target(self._topics.levels.of(late_ms))
         is_exact = topic.configs.get(_MODE) == "exact"
-        return self._level_target(self._topics.levels.of(max(left_ms, 1), is_exact=is_exact))
+        return self._level_target(self._topics.levels.of(left_ms, is_exact=is_exact))
 
     def _level_target(self, level: int) -> tuple[Target, int]:
         topic = self._topics.level_topic(level)
@@ -474,12 +503,18 @@ class Forwarder:
 
     # Writing progress, and appending
 
+    def _must_write(self) -> None:
+        """Deliveries have changed: none begins before a state record names them all."""
+        self._changes += 1
+        self._is_written = False
+
     def _write(self) -> None:
         place = self._state_place()
         if place is None:
             self._pause()
             return
-        open_batches = (*self._round, *self._stuck)
+        open_batches = (*self._stuck, *self._round)
+        changes = self._changes
         positions = {lane.level: lane.position for lane in self.lanes}
         # Levels that were taken out of the options keep their position.
         progress = Progress(
@@ -498,7 +533,7 @@ class Forwarder:
                 self._pause()
                 return
             self._progress = progress
-            self._is_written = True
+            self._is_written = self._changes == changes
             self._is_open_written = bool(progress.open)
             now_ns = self._clock.monotonic_ns()
             for each in self._round:
@@ -521,8 +556,10 @@ class Forwarder:
         if place is None or not self._logs.serves(place):
             batch.not_before_ns = now_ns + PAUSE_MS * NS_PER_MS
             return
+        # The clock may have been set since the round began. A log knows a repeat by its number, not by its bytes.
+        now_ms = self._clock.now_ms()
         encoded = encode_batch(
-            batch.records,
+            [replace(record, timestamp_ms=now_ms) for record in batch.records],
             leader_epoch=place.leader_epoch,
             producer_id=delivery.producer_id,
             producer_epoch=_PRODUCER_EPOCH,
@@ -563,12 +600,13 @@ class Forwarder:
         producer_id, sequence = self._producers[batch.target]
         old = batch.delivery
         batch.delivery = Delivery(old.topic_id, old.partition, producer_id, sequence, old.records)
-        self._is_written = False
+        self._must_write()
 
     def _halve(self, batch: Batch) -> None:
         """The log refuses the batch for some of its records: deliver each half by itself, and write that down first.
 
-        Each half has a producer id of its own, so that neither waits for the other's sequence number.
+        Each half has a producer id of its own: the second one's sequence number depends on nothing that the log does
+        with the first one. The halves take the place of the batch, and go to the log in their order.
         """
         now_ns = self._clock.monotonic_ns()
         first_id, second_id = self._take_producer_id(), self._take_producer_id()
@@ -581,11 +619,12 @@ class Forwarder:
             (second_id, old.records[middle:], batch.records[middle:]),
         )
         place = self._round if batch in self._round else self._stuck
-        self._close(batch)
-        for producer_id, names, records in halves:
-            delivery = Delivery(old.topic_id, old.partition, producer_id, 0, names)
-            place.append(Batch(delivery, records, now_ns=now_ns))
-        self._is_written = False
+        at = place.index(batch)
+        place[at : at + 1] = [
+            Batch(Delivery(old.topic_id, old.partition, producer_id, 0, names), records, now_ns=now_ns)
+            for producer_id, names, records in halves
+        ]
+        self._must_write()
 
     def _drop(self, batch: Batch, why: str) -> None:
         self._counts.dropped += len(batch.records)

@@ -21,9 +21,14 @@ from appliance.services.sent_again import SentAgain
 
 BUFFER_BYTES: Final = 1 << 20
 ENTRY_BYTES: Final = 300
-"""What an entry takes beside its key and value, about."""
+"""What an entry takes beside its key, its value and its headers, about."""
+HEADER_BYTES: Final = 150
+"""What a header takes beside its name and value, about."""
 REMEMBERED_MS: Final = 15 * 60_000
-"""For so long after it was stored a record is kept, to recognize its batch when it is sent again."""
+"""For so long after it was stored a record of a producer with sequence numbers is kept.
+
+It serves to recognize its batch when that is sent again.
+"""
 _MARK_MS: Final = 10_000
 
 
@@ -88,6 +93,10 @@ class Lane:
         self.read_to = max(self.read_to, offset)
         self.position = max(self.position, offset)
 
+    def end_at(self, offset: int) -> None:
+        """The log has lost its records from `offset` on, and the position is behind it: what comes there is new."""
+        self.position = offset
+
     def take(self, records: list[Record], *, next_offset: int, now_ms: int) -> None:
         """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known."""
         for record in records:
@@ -102,7 +111,10 @@ class Lane:
         except NotWaiting:
             self.unread += 1
             return
-        if not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS:
+        # Only what has a producer id can be recognized when it is sent again.
+        if waiting.origin.producer_id >= 0 and (
+            not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS
+        ):
             self._marks.append((record.offset, record.timestamp_ms))
         is_repeated = self._seen.is_known(waiting)
         if record.offset < self.position:
@@ -115,6 +127,7 @@ class Lane:
         # A clock that was set back: nothing waits longer than its level from now on.
         due_ms = min(record.timestamp_ms, now_ms) + self._delay_ms
         size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
+        size_bytes += sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
         self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
         self.buffered_bytes += size_bytes
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, divide
+from appliance.delivery.division import DELAYED_MAX, RECORDS_MAX, Division, RefusedDelay, Rules, divide
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL, read_header
 from appliance.protocol.records.compression import Codec
-from appliance.protocol.records.record import Record, decode_records, encode_batch, frame_batch
+from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 
 NOW_MS = 1_000_000
 RULES = Rules(1 << 20, 8 << 20, is_compacted=False, is_exact=False, delay_ms_max=10_000_000)
@@ -127,3 +127,26 @@ def test_a_record_that_cannot_be_delayed_is_named(
     with pytest.raises(RefusedDelay) as refused:
         divided([Record(b"", b"k"), bad], rules, **options)
     assert (refused.value.index, refused.value.code) == (1, code)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_timestamp_beyond_64_bits_is_refused(beyond: int) -> None:
+    headers = [(), DELAYED] if beyond == 0 else [DELAYED, ()]
+    records = b"".join(
+        encode_record(Record(b"x", headers=each), offset_delta=index, timestamp_delta_ms=index != beyond - 1)
+        for index, each in enumerate(headers)
+    )
+    batch = frame_batch(records, count=2, base_timestamp_ms=(1 << 63) - 1, max_timestamp_ms=(1 << 63) - 1)
+    with pytest.raises(RefusedDelay) as refused:
+        divide(memoryview(batch), RULES, now_ms=NOW_MS)
+    assert (refused.value.index, refused.value.code) == (beyond, ErrorCode.INVALID_TIMESTAMP)
+
+
+@pytest.mark.parametrize("header", [("delivery.delay", b"5000"), ("delivery.at", b"%d" % (NOW_MS + 5_000))])
+def test_a_batch_of_too_many_records_beside_a_delayed_one_is_refused(header: tuple[str, bytes]) -> None:
+    kept, delayed = Record(b"a delivery.delay"), Record(b"x", headers=(header,))
+    assert divided([*[kept] * (RECORDS_MAX - 1), delayed]) is not None
+    assert divided([kept] * (RECORDS_MAX + 1)) is None, "a text with the name asks for nothing"
+    with pytest.raises(RefusedDelay, match="20001 records") as refused:
+        divided([*[kept] * RECORDS_MAX, delayed])
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE

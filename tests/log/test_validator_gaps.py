@@ -6,7 +6,7 @@ import pytest
 
 from appliance.errors import RejectedRequest
 from appliance.log.config import LogSettings
-from appliance.log.validator import Validator, check_frame
+from appliance.log.validator import CostlyBatch, Validator, check_frame
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec, compress
@@ -107,3 +107,11 @@ def test_all_other_rules_hold_for_it(
     with pytest.raises(RejectedRequest) as refused:
         checked(batch, settings)
     assert refused.value.code == code
+
+
+def test_a_batch_that_grows_large_is_left_for_later() -> None:
+    batch = gapped(dict.fromkeys(range(1, 200), 0), last_delta=200, codec=Codec.ZSTD)
+    header, validator = check_frame(batch), Validator(LogSettings())
+    with pytest.raises(CostlyBatch):
+        validator.check_with_gaps(batch, header, now_ms=NOW_MS, cheap_bytes_max=1_000)
+    assert validator.check_with_gaps(batch, header, now_ms=NOW_MS, cheap_bytes_max=4_000)[0] is batch

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from appliance.delivery.waiting import Origin, Waiting
@@ -84,7 +85,7 @@ def test_it_has_room_until_its_bound() -> None:
 def test_a_record_is_forgotten_when_it_is_delivered_and_old() -> None:
     lane = Lane("5s", DELAY_MS, position=0)
     for offset in range(20):
-        taken(lane, stored(offset, at_ms=NOW_MS + offset * 60_000))
+        taken(lane, stored(offset, at_ms=NOW_MS + offset * 60_000, sequence=offset))
     assert lane.may_forget(NOW_MS + 20 * 60_000) == 0
     for _ in range(20):
         lane.pop()
@@ -93,7 +94,24 @@ def test_a_record_is_forgotten_when_it_is_delivered_and_old() -> None:
     assert lane.may_forget(NOW_MS + 40 * 60_000 + REMEMBERED_MS) == 20
 
 
+def test_a_record_that_cannot_be_recognized_is_forgotten_when_it_is_delivered() -> None:
+    lane = taken(Lane("5s", DELAY_MS, position=0), stored(0), stored(1), stored(2, sequence=3), stored(3))
+    lane.pop()
+    assert lane.may_forget(NOW_MS) == 1
+    for _ in range(3):
+        lane.pop()
+    assert lane.may_forget(NOW_MS) == 2
+
+
 def test_a_log_that_begins_later_moves_the_position() -> None:
     lane = Lane("5s", DELAY_MS, position=5)
     lane.begin_at(9)
     assert (lane.position, lane.read_to, lane.has_caught_up) == (9, 9, True)
+
+
+def test_headers_count_for_its_bound() -> None:
+    for headers in ((("h", bytes(BUFFER_BYTES)),), tuple(("h", None) for _ in range(7_000))):
+        waiting = Waiting(UUID(int=1), 0, 0, 0, Origin(), Record(b"v", headers=headers))
+        assert not taken(
+            Lane("5s", DELAY_MS, position=0), replace(waiting.to_record(NOW_MS), offset=0)
+        ).has_room

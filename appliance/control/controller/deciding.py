@@ -33,6 +33,7 @@ from appliance.channels.control_channel import (
     RenewToken,
     TopicOutcome,
 )
+from appliance.channels.roles import services_roles
 from appliance.clock import Clock
 from appliance.cluster import AclBinding, PartitionImage, QuotaEntity, TopicImage, is_internal
 from appliance.config import BrokerConfigs, Settings
@@ -95,7 +96,16 @@ class Turn(msgspec.Struct):
 class Deciding:
     """Single-threaded; belongs to the controller, which carries out what it decides."""
 
-    __slots__ = ("_budgets", "_clock", "_controller_epoch", "_settings", "_slots", "_state", "_store")
+    __slots__ = (
+        "_budgets",
+        "_clock",
+        "_controller_epoch",
+        "_services",
+        "_settings",
+        "_slots",
+        "_state",
+        "_store",
+    )
 
     def __init__(
         self,
@@ -114,6 +124,7 @@ class Deciding:
         self._store = store
         self._slots = slots
         self._settings = settings
+        self._services = frozenset(role.token.encode() for role in services_roles(settings))
         self._controller_epoch = controller_epoch
 
     def plan(
@@ -177,6 +188,7 @@ class Deciding:
                     request_left=request_left,
                     topic_defaults=self.topic_defaults(),
                     can_delay=self._settings.services.processes > 0,
+                    by_services=sender.rpartition(b".g")[0] in self._services,
                 )
                 spending.spend(plan.partition_count)
             except RejectedRequest as refusal:

@@ -9,7 +9,7 @@ Kafka.
 |---|---|
 | INVALID_REQUEST | a topic named twice in one request; an assignment by hand beside a count |
 | INVALID_TOPIC_EXCEPTION | an illegal name; a name that collides (`a.b`, `a_b`: alike in metric names) |
-| INVALID_TOPIC_EXCEPTION | deleting an internal topic |
+| INVALID_TOPIC_EXCEPTION | deleting an internal topic; creating one of delayed delivery as a client |
 | TOPIC_ALREADY_EXISTS | it exists, or is being deleted |
 | INVALID_PARTITIONS | a count of 0 or less; not more partitions than there are |
 | INVALID_REPLICATION_FACTOR | 0 or less; more than there are slots |
@@ -104,14 +104,21 @@ def plan_topic(
     request_left: int,
     topic_defaults: Mapping[str, str] | None = None,
     can_delay: bool = True,
+    by_services: bool = False,
 ) -> TopicPlan:
     """How `wanted` would be created. `request_left`: partitions that the request may still ask for;
-    `topic_defaults`: what the brokers make of the topic settings; `can_delay`: topics may have delayed delivery.
+    `topic_defaults`: what the brokers make of the topic settings; `can_delay`: topics may have delayed delivery;
+    `by_services`: a services process asks.
 
     Raises:
         RejectedRequest: as the table above says.
     """
     _check_name(wanted.name, existing)
+    if wanted.name.startswith(DELAYED_PREFIX) and not by_services:
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{wanted.name}' is internal; the services process creates the topics of delayed records.",
+        )
     by_hand = bool(wanted.assignments)
     replicas = _by_hand(wanted, existing) if by_hand else _by_count(wanted, existing, topic_id, broker)
     try:

@@ -55,10 +55,14 @@ Stored = Callable[[int], None]
 
 
 class Divided(NamedTuple):
-    """A batch whose kept part lies in `block`, `length_bytes` of it."""
+    """A batch whose kept part lies in `block`, `length_bytes` of it. `levels`: those of its delayed records.
+
+    It has all that storing needs: when the kept part is answered, the topic may be gone.
+    """
 
     route: PartitionRoute
     division: Division
+    levels: tuple[int, ...]
     block: Block
     length_bytes: int
 
@@ -111,7 +115,17 @@ class DelayedRecords:
         Raises:
             RefusedDelay: the batch is to be refused.
         """
-        division = divide(batch, self._rules_of(route), now_ms=self._clock.now_ms())
+        rules = self._rules_of(route)
+        try:
+            division = divide(batch, rules, now_ms=self._clock.now_ms())
+        except RefusedDelay:
+            raise
+        except (
+            Exception
+        ) as error:  # a defect costs this batch only: its request is answered and gives its block
+            raise RefusedDelay(
+                0, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch could not be divided: {error!r}"
+            ) from error
         if division is None:
             return None
         first = division.delayed[0][0]
@@ -131,7 +145,10 @@ class DelayedRecords:
                 first, ErrorCode.NOT_ENOUGH_REPLICAS, "no memory is free for a batch with delayed records"
             )
         block.view[: len(division.kept)] = division.kept
-        return Divided(route, division, block, len(division.kept))
+        levels = tuple(
+            self._levels.of(due.wait_ms, is_exact=rules.is_exact) for _, due, _ in division.delayed
+        )
+        return Divided(route, division, levels, block, len(division.kept))
 
     def give(self, divided: Divided) -> None:
         """Give the block of a kept batch back; its worker has answered, or is dead, or has not got it."""
@@ -144,9 +161,8 @@ class DelayedRecords:
     def batches(self, divided: Divided, base_offset: int) -> list[tuple[int, bytes]]:
         """Return (level, batch) of what is to be stored, in the order of the records."""
         route, now_ms = divided.route, self._clock.now_ms()
-        is_exact = self._rules_of(route).is_exact
         by_level: dict[int, list[Record]] = {}
-        for delta, due, record in divided.division.delayed:
+        for level, (delta, due, record) in zip(divided.levels, divided.division.delayed, strict=True):
             waiting = Waiting(
                 route.topic_id,
                 route.partition,
@@ -155,9 +171,7 @@ class DelayedRecords:
                 divided.division.origin,
                 record,
             )
-            by_level.setdefault(self._levels.of(due.wait_ms, is_exact=is_exact), []).append(
-                waiting.to_record(now_ms)
-            )
+            by_level.setdefault(level, []).append(waiting.to_record(now_ms))
         return [
             (level, encode_batch(some)) for level, records in by_level.items() for some in _pieces(records)
         ]
@@ -215,7 +229,11 @@ class DelayedRecords:
         return topic.partition(delay_partition(route.topic_id, route.partition, partitions))
 
     def _rules_of(self, route: PartitionRoute) -> Rules:
-        """Look the topic's settings up, once for each metadata image."""
+        """Look the topic's settings up, once for each metadata image.
+
+        Raises:
+            RefusedDelay: there is no such topic any more.
+        """
         if self._version != self._routes.version:
             self._version = self._routes.version
             self._rules.clear()
@@ -227,8 +245,8 @@ class DelayedRecords:
 
     def _read_rules(self, route: PartitionRoute) -> Rules:
         image, topic = self._routes.image, self._routes.by_name(route.topic)
-        assert image is not None
-        assert topic is not None
+        if image is None or topic is None or topic.image.topic_id != route.topic_id:
+            raise RefusedDelay(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         broker = BrokerConfigs.of(image.broker_configs, route.leader)
         configs = effective_topic_configs(self._settings, topic.image.configs, broker)
         message_bytes_max = int(configs["max.message.bytes"])

@@ -22,9 +22,17 @@ def new_instance(tmp_path: Path) -> Iterator[NewInstance]:
         workers: int = 1,
         broker: BrokerSettings | None = None,
         metadata: MetadataSettings | None = None,
+        services: int = 0,
     ) -> Instance:
         made.append(
-            Instance(tmp_path / "data", slots=slots, workers=workers, broker=broker, metadata=metadata)
+            Instance(
+                tmp_path / "data",
+                slots=slots,
+                workers=workers,
+                broker=broker,
+                metadata=metadata,
+                services=services,
+            )
         )
         return made[-1]
 

@@ -51,6 +51,7 @@ from appliance.channels.wiring import Wiring
 from appliance.clock import SystemClock
 from appliance.cluster import ClusterImage, PartitionImage
 from appliance.config import BrokerSettings, IoSettings, MetadataSettings, Settings
+from appliance.config.sections.services import ServicesSettings
 from appliance.control.controller.main import run
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.control.store.opening import open_store
@@ -164,6 +165,7 @@ class Instance:
         workers: int = 1,
         broker: BrokerSettings | None = None,
         metadata: MetadataSettings | None = None,
+        services: int = 0,
     ) -> None:
         self.settings = Settings(
             data_dir=data_dir,
@@ -171,6 +173,7 @@ class Instance:
             io=IoSettings(workers=workers),
             broker=broker or BrokerSettings(),
             metadata=metadata or chosen_settings(data_dir),
+            services=ServicesSettings(processes=services),
         )
         self.generation = 0
         self.pid = 0
@@ -411,6 +414,24 @@ class Instance:
     def partition(self, topic: str, number: int = 0) -> PartitionImage:
         """As clients see it."""
         return self.image.topics[topic].partitions[number]
+
+    def create_as(self, role: Role, *topics: NewTopic) -> tuple[TopicOutcome, ...]:
+        """Have another process than a network process ask for topics; return how they fared."""
+        link = ControllerLink(self.wiring, role, 1, context=self._context)
+        try:
+            number = link.ask(CreateTopics(topics))
+            answers: dict[int | None, Body] = {}
+
+            def is_answered() -> bool:
+                answers.update({each.id: each.body for each in link.receive()})
+                return number in answers
+
+            self.until(is_answered)
+        finally:
+            link.close()
+        answer = answers[number]
+        assert isinstance(answer, TopicOutcomes)
+        return answer.outcomes
 
     def propose(self, slot: int, *wanted: WantedIsr) -> AlteredPartitions:
         """Has the worker of `slot` propose ISRs; what it is told."""

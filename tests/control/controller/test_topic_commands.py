@@ -170,6 +170,22 @@ def test_topics_of_delayed_records_keep_their_number_of_partitions() -> None:
     assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.parametrize("name", ["__delayed_5s", DELAYED_STATE])
+def test_only_the_services_process_creates_topics_of_delayed_records(name: str) -> None:
+    with pytest.raises(RejectedRequest, match="internal") as refused:
+        planned(NewTopic(name), existing())
+    assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    made = plan_topic(
+        NewTopic(name, partitions=4),
+        existing(),
+        topic_id=TOPIC_ID,
+        broker=BrokerSettings(default_replication_factor=1),
+        request_left=9,
+        by_services=True,
+    )
+    assert made.partition_count == 4
+
+
 def test_a_topic_has_delayed_delivery_only_if_there_are_services_processes() -> None:
     wanted = NewTopic("t", configs={"delivery.delay.enable": "true"})
     planned(wanted, existing())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.channels.control_channel import CreateTopics, DeleteTopics, NewTopic
 from appliance.channels.partition_table import INCARNATION, ISR_BITS, LEADER_EPOCH, LEADER_SLOT
+from appliance.channels.roles import Role, RoleKind
 from appliance.config import BrokerSettings
 from appliance.control.controller.copies import PIECE
 from appliance.protocol.errors import ErrorCode
@@ -215,3 +216,14 @@ def test_slots_are_registered_and_named_in_the_image(new_instance: NewInstance) 
     leaders = [each.leader for each in instance.image.topics["t"].partitions]
     assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
     check_served(instance)
+
+
+def test_only_the_services_process_creates_topics_of_delayed_records(new_instance: NewInstance) -> None:
+    instance = new_instance(services=1)
+    instance.start()
+    instance.start_worker()
+    wanted = NewTopic("__delayed_5s", partitions=3)
+    (outcome,) = instance.create(wanted)
+    assert outcome.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    (outcome,) = instance.create_as(Role(RoleKind.SERVICES), wanted)
+    assert (outcome.error, outcome.partitions) == (0, 3)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE
+from appliance.log.config import LogSettings
+from appliance.partition_access.places import LogPlace
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import read_header
+from appliance.protocol.records.record import decode_records
+from appliance.services.forwarder import State
+from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Delivering:
+    return Delivering(tmp_path)
+
+
+def test_records_are_delivered_in_due_order_and_not_before(house: Delivering) -> None:
+    house.store(b"a", b"b")
+    house.pass_ms(4_800)
+    assert (house.forwarder.state, house.delivered()) == (State.RUNNING, [])
+    house.pass_ms(400)
+    assert house.delivered() == [b"a", b"b"]
+
+
+def test_a_delivery_whose_answer_was_lost_is_repeated_once_by_the_next_process(house: Delivering) -> None:
+    house.logs.lost = {TOPIC}
+    house.store(b"a", b"b")
+    house.pass_ms(6_000)
+    house.logs.lost = set()
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert (house.counts.delivered, house.counts.dropped) == (2, 0)
+
+
+def test_a_clock_that_was_set_back_while_nobody_leads_drops_nothing(house: Delivering) -> None:
+    house.logs.settings[TOPIC] = LogSettings(message_timestamp_after_max_ms=60_000)
+    house.store(b"a", b"b")
+    house.pass_ms(4_800)
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the round has begun, and is not written down yet
+    house.pass_ms(400)
+    house.clock.set_wall(house.clock.now_ms() - 3_600_000)
+    house.logs.slow = set()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert house.counts.dropped == 0
+
+
+def test_no_delivery_begins_that_no_state_record_names(house: Delivering) -> None:
+    refused: set[int] = set()
+    unnamed: list[int] = []
+
+    def refuse(place: LogPlace, batch: bytes) -> int:
+        if place.topic != TOPIC:
+            return 0
+        producer_id = read_header(batch).producer_id
+        if producer_id not in {delivery.producer_id for delivery in house.progress().open}:
+            unnamed.append(place.partition)
+        if place.partition in refused:
+            return 0
+        refused.add(place.partition)
+        house.logs.slow = {(TOPIC, 1), (DELAYED_STATE, 0)}
+        return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    house.logs.refused = refuse
+    house.store(b"a", partition=0)
+    house.store(b"b", partition=1)
+    house.pass_ms(5_000)
+    assert refused == {0, 1}
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the second refusal arrives while the first one is being written
+    house.run()
+    house.logs.slow = set()
+    house.pass_ms(1_000)
+    assert (house.delivered(0), house.delivered(1), unnamed) == ([b"a"], [b"b"], [])
+
+
+def test_records_beside_one_that_is_refused_keep_their_order(house: Delivering) -> None:
+    def refuse(place: LogPlace, batch: bytes) -> int:
+        is_bad = place.topic == TOPIC and any(record.value == b"bad" for record in decode_records(batch))
+        return int(ErrorCode.INVALID_RECORD) if is_bad else 0
+
+    house.logs.refused = refuse
+    values = [b"a", b"bad", b"c", b"d", b"e", b"f"]
+    house.store(*values)
+    house.pass_ms(7_000)
+    assert house.delivered() == [value for value in values if value != b"bad"]
+    assert house.counts.dropped == 1
+    assert house.forwarder.statistics()[0] == 0
+
+
+def test_records_at_offsets_that_a_power_cut_has_taken_are_delivered(house: Delivering) -> None:
+    house.store(b"a", b"b", b"c")
+    house.store(b"d", b"e")
+    house.pass_ms(6_000)
+    house.logs.log(f"{DELAYED_PREFIX}5s").truncate_to(3)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.forwarder.state is State.RUNNING
+    house.store(b"f")
+    house.store(b"g", b"h")
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"]
+    assert len(house.lines) == 1
+    assert "ends at offset 3, but was delivered up to 5" in house.lines[0]
+
+
+def test_a_record_that_is_due_while_nobody_leads_waits_longer_each_time(tmp_path: Path) -> None:
+    house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
+    house.logs.leaderless = {(TOPIC, 0)}
+    house.store(b"a", level="10ms", due_in_ms=10)
+    house.pass_ms(30_000)
+    assert [len(house.stored(level)) for level in (*EXACT_LEVELS, *LEVELS)] == [1, 0, 1, 3]
+    house.logs.leaderless = set()
+    house.pass_ms(10_200)
+    assert house.delivered() == [b"a"]
