@@ -189,7 +189,8 @@ GROUP_COMMITTED = _gauge(
     "group_committed_offset", "Committed offset, with metrics.partitions.", ("group", "topic", "partition")
 )
 GROUPS_WITHOUT_SERIES = _gauge(
-    "groups_without_series", "Groups beyond metrics.groups.max, which have no series of their own."
+    "groups_without_series",
+    "Groups that have no series of their own: beyond metrics.groups.max, or with a name that no question has room for.",
 )
 OFFSET_COMMITS = _counter("offset_commits", "Commits of offsets.")
 COORDINATOR_APPENDS = _counter("coordinator_appends", "Batches that coordinators have written.")

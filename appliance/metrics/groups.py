@@ -5,14 +5,15 @@
 
 These are requests of Kafka's protocol, as network processes hand them over (`channels.coordinator_channel`), so the
 coordinator serves them like any other, and nothing of them passes a listener. They are asked one at a time of each
-coordinator, GROUPS_AT_ONCE groups in each. A round begins `metrics.groups.interval.ms` after the one before, and only
-while somebody reads the page. A coordinator that dies costs the round: what the last whole round has found stays. So a
-lag is of the round: beside each committed offset lies where the partition ended when the answer came.
+coordinator, GROUPS_AT_ONCE groups at most in each, and no more than a question has room for. A round begins
+`metrics.groups.interval.ms` after the one before, and only while somebody reads the page. A coordinator that dies costs
+the round: what the last whole round has found stays. So a lag is of the round: beside each committed offset lies where
+the partition ended when the answer came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +35,10 @@ from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRe
 from appliance.protocol.messages import decode_response, encode_request
 
 GROUPS_AT_ONCE: Final = 50
+_START_BYTES: Final = 256
+"""A question's header, client id and counts take less than this."""
+_NAME_BYTES: Final = 16
+"""What stands beside a group's name in a question takes less than this."""
 OFFSETS_MAX: Final = 200_000
 """Committed offsets of all groups that have series. A group that would exceed this has none."""
 NUMBER_MAX: Final = (1 << 32) - 1
@@ -118,6 +123,9 @@ class GroupQuestions:
         self._clock = clock
         assert attachment.pool is not None
         self._pool = attachment.pool.view
+        settings = attachment.wiring.settings
+        self._share_bytes = len(self._pool) // settings.broker.coordinator_processes
+        self._question_bytes = min(self._share_bytes, settings.group.request_max_bytes)
         self._lines: dict[Role, _Line] = {}
         self._round = Round()
         self.found = Round()
@@ -218,9 +226,8 @@ class GroupQuestions:
         line.number = self._number
         frame = encode_request(key, version, request, line.number, client_id=CLIENT_ID)[_SIZE_BYTES:]
         coordinators = self._attachment.wiring.settings.broker.coordinator_processes
-        share_bytes = len(self._pool) // coordinators
-        position = line.role.index * share_bytes
-        if len(frame) > share_bytes:
+        position = line.role.index * self._share_bytes
+        if len(frame) > self._share_bytes:
             raise ValueError(f"a question of {len(frame)} bytes")
         self._pool[position : position + len(frame)] = frame
         image = self._image()
@@ -256,10 +263,9 @@ class GroupQuestions:
         if listed.error_code:
             raise ValueError(f"ListGroups failed with {listed.error_code}")
         kinds = {each.group_id: each.group_type for each in sorted(listed.groups, key=_group_id)}
-        names = list(kinds)[: self._groups_max]
-        self._round.unlisted += len(kinds) - len(names)
-        for first in range(0, len(names), GROUPS_AT_ONCE):
-            some = names[first : first + GROUPS_AT_ONCE]
+        questions = list(questions_about(list(kinds)[: self._groups_max], bytes_max=self._question_bytes))
+        self._round.unlisted += len(kinds) - sum(map(len, questions))
+        for some in questions:
             self._round.groups.update((name, Group(name)) for name in some)
             wanted = tuple(OffsetFetchGroup(name) for name in some)
             frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted)
@@ -297,6 +303,23 @@ class GroupQuestions:
             group = self._round.groups.get(described.group_id)
             if group is not None:
                 group.members = len(described.members)
+
+
+def questions_about(names: Iterable[str], *, bytes_max: int) -> Iterator[list[str]]:
+    """Yield the names that one question after the other is about; a name that fits into none is left out."""
+    some: list[str] = []
+    used_bytes = _START_BYTES
+    for name in names:
+        name_bytes = len(name.encode()) + _NAME_BYTES
+        if _START_BYTES + name_bytes > bytes_max:
+            continue
+        if len(some) == GROUPS_AT_ONCE or used_bytes + name_bytes > bytes_max:
+            yield some
+            some, used_bytes = [], _START_BYTES
+        some.append(name)
+        used_bytes += name_bytes
+    if some:
+        yield some
 
 
 def ends_of(

@@ -22,12 +22,18 @@ from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.ipc.shared_memory import Region
-from appliance.metrics.groups import Group, ends_of
+from appliance.metrics.groups import CLIENT_ID, GROUPS_AT_ONCE, Group, ends_of, questions_about
 from appliance.metrics.own_page import lags
 from appliance.metrics.proc_files import ProcFiles
 from appliance.metrics.snapshot import Memory
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+from appliance.protocol.messages import encode_request
 from tests.process.started import Shared
 
+SHARE_BYTES: Final = 100_000
 TOPIC: Final = "orders"
 
 
@@ -89,3 +95,19 @@ def test_an_end_of_an_earlier_incarnation_makes_no_lag(host: Host) -> None:
     host.serve(0, high_watermark=1, last_stable_offset=1, incarnation=9)
     (lag,) = lags(host.memory.look(), [group])
     assert lag.records == {}
+
+
+def test_a_question_has_no_more_groups_and_no_more_bytes_than_it_may() -> None:
+    short = [f"group-{number:03}" for number in range(2 * GROUPS_AT_ONCE + 1)]
+    long = [f"{number:03}" + "ä" * 16_000 for number in range(7)]
+    too_long = "x" * SHARE_BYTES
+    questions = list(questions_about([*long, too_long, *short], bytes_max=SHARE_BYTES))
+    assert [name for some in questions for name in some] == [*long, *short]
+    for some in questions:
+        assert 0 < len(some) <= GROUPS_AT_ONCE
+        for key, version, request in (
+            (ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=tuple(map(OffsetFetchGroup, some)))),
+            (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(tuple(some))),
+            (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, ConsumerGroupDescribeRequest(tuple(some))),
+        ):
+            assert len(encode_request(key, version, request, 1, client_id=CLIENT_ID)) <= SHARE_BYTES
