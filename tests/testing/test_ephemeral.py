@@ -170,6 +170,24 @@ def test_data_lie_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert default_place() == tmp_path
 
 
+def test_what_died_in_memory_is_removed_before_its_room_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory, other = tmp_path / "memory", tmp_path / "other"
+    memory.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("TMPDIR", str(other))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(scratch, "MEMORY", memory)
+    dead = Scratch.make(memory)
+    dead.release()
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 60)
+    held = Scratch.make()
+    assert held.path.parent == other
+    assert not dead.path.exists()
+    held.remove()
+
+
 def _held_by(pid: int) -> list[Path]:
     """The scratch directories in which a process has files open."""
     open_files = [Path(os.readlink(path)) for path in Path(f"/proc/{pid}/fd").iterdir() if path.exists()]
