@@ -109,7 +109,7 @@ def _project_version() -> str:
 
 
 def _install_python(wheel: Path, stage: Path) -> None:
-    """Install the wheel and what it needs for the release's Python, without byte code: the package makes that."""
+    """Install the wheel and what it needs for the release's Python, without byte code: postinst makes that."""
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     words += ["--target", str(stage / LIBRARY), "--only-binary", ":all:", "--implementation", "cp"]
     words += ["--python-version", version_of_python()]
