@@ -38,6 +38,8 @@ appliance --version | grep "compiled build"
 test -n "$(find /usr/lib/log-appliance -name "*.pyc" -print -quit)"
 man -w appliance-serve appliance.toml
 bash -nc ". /usr/share/bash-completion/completions/appliance"
+test "$(systemctl is-enabled appliance.service)" = enabled
+test "$(systemctl is-enabled appliance.socket)" = disabled
 systemd-analyze verify /lib/systemd/system/appliance.service
 install -d -o appliance -g appliance -m 0700 /var/lib/appliance
 serve() {
@@ -94,6 +96,19 @@ def test_a_purge_removes_all_data_where_the_data_directory_is_a_mount_point(moun
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_options_host_and_port_count_because_no_socket_comes_with_the_service() -> None:
+    unit = deb.packaged_unit((ROOT / "deploy/systemd/appliance.service").read_text())
+    assert "appliance.socket" not in unit
+    assert "ExecStart=/usr/bin/appliance serve " in unit
+    rules = (ROOT / "deploy/debian/rules").read_text().splitlines()
+    (socket,) = [line.split() for line in rules if line.startswith("\t") and "appliance.socket" in line]
+    assert {"--no-enable", "--no-start"} <= set(socket)
+    (service,) = [line.split() for line in rules if line.startswith("\t") and "appliance.service" in line]
+    assert "--no-enable" not in service
+    with pytest.raises(deb.BuildFailed):
+        deb.packaged_unit(unit)
 
 
 def test_the_package_makes_byte_code_before_the_service_starts() -> None:
