@@ -109,7 +109,7 @@ def _project_version() -> str:
 
 
 def _install_python(wheel: Path, stage: Path) -> None:
-    """Install the wheel and what it needs for the release's Python, without byte code: the package makes that."""
+    """Install the wheel and what it needs for the release's Python, without byte code: postinst makes that."""
     words = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     words += ["--target", str(stage / LIBRARY), "--only-binary", ":all:", "--implementation", "cp"]
     words += ["--python-version", version_of_python()]
@@ -164,15 +164,31 @@ def _install_pages(stage: Path, debian: Path) -> None:
         path.write_text(script)
 
 
+def packaged_unit(unit: str) -> str:
+    """Return the unit of the service for the package: its paths and pages, and no socket of systemd.
+
+    Raises:
+        BuildFailed: the unit does not have what is to be replaced.
+    """
+    for text, becomes in (
+        ("/opt/appliance/bin/appliance", "/usr/bin/appliance"),
+        (
+            "Documentation=man:systemd.service(5)",
+            "Documentation=man:appliance-serve(1) man:appliance.toml(5)",
+        ),
+        # The options host and port say where the service listens; the address of a socket would replace them.
+        ("Wants=appliance.socket\n", ""),
+    ):
+        if unit.count(text) != 1:
+            raise BuildFailed("deploy/systemd/appliance.service has changed: correct scripts/deb.py")
+        unit = unit.replace(text, becomes)
+    return unit
+
+
 def _install_service(stage: Path, debian: Path) -> None:
     """Put units, user, directories and limits where debhelper finds them, and the configuration into /etc."""
     systemd = DEPLOY / "systemd"
-    unit = (systemd / "appliance.service").read_text()
-    installed = unit.replace("/opt/appliance/bin/appliance", "/usr/bin/appliance").replace(
-        "Documentation=man:systemd.service(5)", "Documentation=man:appliance-serve(1) man:appliance.toml(5)"
-    )
-    if installed.count("/usr/bin/appliance") != 1 or "man:appliance-serve(1)" not in installed:
-        raise BuildFailed("deploy/systemd/appliance.service has changed: correct scripts/deb.py")
+    installed = packaged_unit((systemd / "appliance.service").read_text())
     (debian / f"{PACKAGE}.appliance.service").write_text(installed)
     shutil.copy(systemd / "appliance.socket", debian / f"{PACKAGE}.appliance.socket")
     shutil.copy(systemd / "sysusers.conf", debian / f"{PACKAGE}.appliance.sysusers")

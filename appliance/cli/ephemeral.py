@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from appliance import started_by
 from appliance.config import Settings, load_settings
 from appliance.config.sections.listeners import host_and_port
 from appliance.control.supervisor.scratch import MEMORY, Scratch
@@ -42,7 +43,7 @@ SMALL_MEMORY: Final[Mapping[str, str]] = {
 SMALL_BYTES: Final = 512 << 20
 
 PARENT_VARIABLE: Final = "APPLIANCE_EPHEMERAL_PARENT"
-"""The process id of a parent that may end before the broker can look for it."""
+"""The process id of a parent that may end before the broker can look for it: while Python itself starts."""
 
 
 def serve_ephemeral(
@@ -64,8 +65,8 @@ def serve_ephemeral(
     from appliance.control.supervisor.parent import watch_parent
 
     expected = os.environ.pop(PARENT_VARIABLE, "")
-    parent_pid = os.getppid()
-    parent = watch_parent(int(expected) if expected.isdecimal() else parent_pid)
+    parent_pid = int(expected) if expected.isdecimal() else started_by.parent()
+    parent = watch_parent(parent_pid)
     held = Scratch.make() if scratch is None else Scratch.join(scratch)
     try:
         code = _serve(given, config_path, held, parent=parent, as_json=as_json)

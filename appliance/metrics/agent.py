@@ -77,7 +77,7 @@ class MetricsAgent:
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
         self._memory = Memory(attachment, ProcFiles(_kept_pages(process), parent=os.getppid()))
         self._groups = GroupQuestions(
-            attachment, groups_max=settings.groups_max, image=attachment.image.current
+            attachment, groups_max=settings.groups_max, image=attachment.image.current, clock=clock
         )
         self._server = Server(
             settings.address,
@@ -222,6 +222,7 @@ class MetricsAgent:
         return Extra(
             groups=shown,
             groups_without_series=found.unlisted + len(listed) - len(shown),
+            groups_age_seconds=(now.monotonic_ns - found.began_ns) / 1e9 if found.began_ns else None,
             disks=self._disks(now),
             network_idle=self._idle_share(now, RoleKind.NETPROC),
             worker_idle=self._idle_share(now, RoleKind.IOPROC),

@@ -171,7 +171,7 @@ GROUPS = _gauge("groups", "Consumer groups.")
 GROUP_MEMBERS = _gauge("group_members", "Members of a consumer group.", ("group",))
 GROUP_LAG = _gauge(
     "group_lag_records",
-    "High watermark less committed offset, summed over the partitions of a topic.",
+    "High watermark less committed offset, both as of the last round, summed over the partitions of a topic.",
     _GROUP,
 )
 GROUP_STABLE_LAG = _gauge(
@@ -189,7 +189,8 @@ GROUP_COMMITTED = _gauge(
     "group_committed_offset", "Committed offset, with metrics.partitions.", ("group", "topic", "partition")
 )
 GROUPS_WITHOUT_SERIES = _gauge(
-    "groups_without_series", "Groups beyond metrics.groups.max, which have no series of their own."
+    "groups_without_series",
+    "Groups that have no series of their own: beyond metrics.groups.max, or with a name that no question has room for.",
 )
 OFFSET_COMMITS = _counter("offset_commits", "Commits of offsets.")
 COORDINATOR_APPENDS = _counter("coordinator_appends", "Batches that coordinators have written.")
@@ -302,6 +303,12 @@ ENDED_READERS = _counter(
 )
 PAGE_SECONDS = _gauge("metrics_page_seconds", "Time that the page before this one took.", (), "seconds")
 GROUP_ROUNDS = _counter("metrics_group_rounds", "Rounds of questions about groups.", ("outcome",))
+GROUP_ROUND_AGE = _gauge(
+    "metrics_group_round_age_seconds",
+    "Time since the last whole round about groups began: the age of members, committed offsets and lags.",
+    (),
+    "seconds",
+)
 
 ALL: Final[tuple[Family, ...]] = tuple(each for each in globals().values() if isinstance(each, Family))
 """In the order of the page."""

@@ -5,19 +5,23 @@
 
 These are requests of Kafka's protocol, as network processes hand them over (`channels.coordinator_channel`), so the
 coordinator serves them like any other, and nothing of them passes a listener. They are asked one at a time of each
-coordinator, GROUPS_AT_ONCE groups in each. A round begins `metrics.groups.interval.ms` after the one before, and only
-while somebody reads the page. A coordinator that dies costs the round: what the last whole round has found stays.
+coordinator, GROUPS_AT_ONCE groups at most in each, and no more than a question has room for. A round begins
+`metrics.groups.interval.ms` after the one before, and only while somebody reads the page. A coordinator that dies costs
+the round: what the last whole round has found stays. So a lag is of the round: beside each committed offset lies where
+the partition ended when the answer came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
+from appliance.channels.partition_table import HIGH_WATERMARK, LAST_STABLE_OFFSET, PartitionTable
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS, ClusterImage
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import ApiKey
@@ -31,6 +35,10 @@ from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRe
 from appliance.protocol.messages import decode_response, encode_request
 
 GROUPS_AT_ONCE: Final = 50
+_START_BYTES: Final = 256
+"""A question's header, client id and counts take less than this."""
+_NAME_BYTES: Final = 16
+"""What stands beside a group's name in a question takes less than this."""
 OFFSETS_MAX: Final = 200_000
 """Committed offsets of all groups that have series. A group that would exceed this has none."""
 NUMBER_MAX: Final = (1 << 32) - 1
@@ -47,6 +55,14 @@ Committed = dict[tuple[str, int], int]
 """Topic and partition → committed offset."""
 
 
+class End(NamedTuple):
+    """Where an incarnation of a partition ended at some moment."""
+
+    incarnation: int
+    high_watermark: int
+    last_stable_offset: int
+
+
 @dataclass(slots=True)
 class Group:
     """A group as the last round has found it."""
@@ -54,6 +70,8 @@ class Group:
     name: str
     committed: Committed = field(default_factory=dict)
     members: int = 0
+    ends: dict[tuple[str, int], End] = field(default_factory=dict)
+    """Of the partitions in `committed` that were served when the committed offset was noted."""
 
 
 @dataclass(slots=True)
@@ -64,6 +82,8 @@ class Round:
     offsets: int = 0
     unlisted: int = 0
     """Groups beyond a limit, which have no series of their own."""
+    began_ns: int = 0
+    """Monotonic; nothing that the round found is older. 0: there was none."""
 
 
 class _Line:
@@ -86,16 +106,26 @@ class GroupQuestions:
         attachment: has the rings and this process's pool.
         groups_max: how many groups have series.
         image: returns the current metadata image.
+        clock: says when a round began.
     """
 
     def __init__(
-        self, attachment: Attachment, *, groups_max: int, image: Callable[[], ClusterImage | None]
+        self,
+        attachment: Attachment,
+        *,
+        groups_max: int,
+        image: Callable[[], ClusterImage | None],
+        clock: Clock,
     ) -> None:
         self._attachment = attachment
         self._groups_max = groups_max
         self._image = image
+        self._clock = clock
         assert attachment.pool is not None
         self._pool = attachment.pool.view
+        settings = attachment.wiring.settings
+        self._share_bytes = len(self._pool) // settings.broker.coordinator_processes
+        self._question_bytes = min(self._share_bytes, settings.group.request_max_bytes)
         self._lines: dict[Role, _Line] = {}
         self._round = Round()
         self.found = Round()
@@ -118,7 +148,8 @@ class GroupQuestions:
             (role for role in self._attachment.outbound if role.kind is RoleKind.COORDINATOR),
             key=lambda role: role.index,
         )
-        self._round, self._has_failed = Round(), not coordinators
+        self._round = Round(began_ns=self._clock.monotonic_ns())
+        self._has_failed = not coordinators
         for role in coordinators:
             line = self._lines[role] = _Line(role)
             line.steps = self._steps(line)
@@ -195,9 +226,8 @@ class GroupQuestions:
         line.number = self._number
         frame = encode_request(key, version, request, line.number, client_id=CLIENT_ID)[_SIZE_BYTES:]
         coordinators = self._attachment.wiring.settings.broker.coordinator_processes
-        share_bytes = len(self._pool) // coordinators
-        position = line.role.index * share_bytes
-        if len(frame) > share_bytes:
+        position = line.role.index * self._share_bytes
+        if len(frame) > self._share_bytes:
             raise ValueError(f"a question of {len(frame)} bytes")
         self._pool[position : position + len(frame)] = frame
         image = self._image()
@@ -233,10 +263,9 @@ class GroupQuestions:
         if listed.error_code:
             raise ValueError(f"ListGroups failed with {listed.error_code}")
         kinds = {each.group_id: each.group_type for each in sorted(listed.groups, key=_group_id)}
-        names = list(kinds)[: self._groups_max]
-        self._round.unlisted += len(kinds) - len(names)
-        for first in range(0, len(names), GROUPS_AT_ONCE):
-            some = names[first : first + GROUPS_AT_ONCE]
+        questions = list(questions_about(list(kinds)[: self._groups_max], bytes_max=self._question_bytes))
+        self._round.unlisted += len(kinds) - sum(map(len, questions))
+        for some in questions:
             self._round.groups.update((name, Group(name)) for name in some)
             wanted = tuple(OffsetFetchGroup(name) for name in some)
             frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted)
@@ -267,12 +296,49 @@ class GroupQuestions:
                 for each in topic.partitions
                 if each.committed_offset >= 0 and not each.error_code
             )
+            group.ends = ends_of(self._image(), self._attachment.partitions, group.committed)
 
     def _note_members(self, response: DescribeGroupsResponse | ConsumerGroupDescribeResponse) -> None:
         for described in response.groups:
             group = self._round.groups.get(described.group_id)
             if group is not None:
                 group.members = len(described.members)
+
+
+def questions_about(names: Iterable[str], *, bytes_max: int) -> Iterator[list[str]]:
+    """Yield the names that one question after the other is about; a name that fits into none is left out."""
+    some: list[str] = []
+    used_bytes = _START_BYTES
+    for name in names:
+        name_bytes = len(name.encode()) + _NAME_BYTES
+        if _START_BYTES + name_bytes > bytes_max:
+            continue
+        if len(some) == GROUPS_AT_ONCE or used_bytes + name_bytes > bytes_max:
+            yield some
+            some, used_bytes = [], _START_BYTES
+        some.append(name)
+        used_bytes += name_bytes
+    if some:
+        yield some
+
+
+def ends_of(
+    image: ClusterImage | None, table: PartitionTable, wanted: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], End]:
+    """Return where partitions end now; those that nobody serves, or that are not there, are left out."""
+    found: dict[tuple[str, int], End] = {}
+    for name, number in wanted:
+        topic = None if image is None else image.topics.get(name)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            continue
+        row, incarnation = topic.partitions[number].row, topic.partitions[number].incarnation
+        if not table.serves(row, incarnation):
+            continue
+        at = table.at(row)
+        end = End(incarnation, table.cells[at + HIGH_WATERMARK], table.cells[at + LAST_STABLE_OFFSET])
+        if table.serves(row, incarnation):  # else the words may be of the row's next use
+            found[name, number] = end
+    return found
 
 
 def _group_id(listed: ListedGroup) -> str:

@@ -64,6 +64,8 @@ class Extra:
 
     groups: Sequence[Group]
     groups_without_series: int
+    groups_age_seconds: float | None
+    """Since the round began that has found them; None before the first whole round."""
     disks: Sequence[Disk]
     network_idle: float
     worker_idle: float
@@ -303,7 +305,11 @@ class Lag:
 
 
 def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
-    """Return the lag of each group in each topic with series. Partitions that nobody serves have none."""
+    """Return the lag of each group in each topic with series. Partitions that nobody serves have none.
+
+    It is the lag of the round that found the group. The end of now less a committed offset of then would count what the
+    group has read since.
+    """
     topics = {topic.name: topic.topic for topic in now.topics}
     columns = now.columns
     found: list[Lag] = []
@@ -318,11 +324,12 @@ def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
             records: dict[int, int] = {}
             stable_records: dict[int, int] = {}
             for partition, offset in committed.items():
-                if partition < len(topic.rows):
-                    row = topic.rows[partition]
-                    if columns.serving[row] == topic.partitions[partition].incarnation:
-                        records[partition] = max(0, columns.high_watermark[row] - offset)
-                        stable_records[partition] = max(0, columns.last_stable_offset[row] - offset)
+                end = group.ends.get((name, partition))
+                if end is not None and partition < len(topic.rows):
+                    incarnation = topic.partitions[partition].incarnation
+                    if columns.serving[topic.rows[partition]] == incarnation == end.incarnation:
+                        records[partition] = max(0, end.high_watermark - offset)
+                        stable_records[partition] = max(0, end.last_stable_offset - offset)
             found.append(Lag(group.name, name, committed, records, stable_records))
     return found
 
@@ -469,3 +476,5 @@ def _write_itself(page: Page, now: Snapshot, extra: Extra) -> None:
             (counted(now, kind, "failed_group_rounds"), ("failed",)),
         ],
     )
+    age_seconds = extra.groups_age_seconds
+    page.gauge(names.GROUP_ROUND_AGE, [] if age_seconds is None else [(age_seconds, ())])

@@ -87,6 +87,8 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
 - The lag of a group counts the partitions for which the group has committed an offset. `appliance_group_lag_records`
   compares with the high watermark, as other tools do. A consumer with `read_committed` cannot read behind an open
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
+- Members, committed offsets and lags are those of the last whole round. A lag compares what was committed with where
+  the partition ended in the same round. `appliance_metrics_group_round_age_seconds` says how old the round is.
 - `appliance_request_stage_duration_seconds` has two stages. `answer` ends when the answer is there. For a Fetch, this
   includes the wait for records. `send` ends when the answer has left, behind earlier answers of its connection.
 

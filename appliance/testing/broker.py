@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -157,7 +158,27 @@ class Broker:
     async def __aenter__(self) -> Self:
         import asyncio
 
-        return await asyncio.to_thread(self.__enter__)
+        lock = threading.Lock()
+        is_started = is_cancelled = False
+
+        def enter() -> None:
+            nonlocal is_started
+            self.__enter__()
+            with lock:
+                is_started = True
+                if not is_cancelled:
+                    return
+            self.close()  # the task did not wait, and nobody else closes it
+
+        try:
+            await asyncio.to_thread(enter)
+        except asyncio.CancelledError:
+            with lock:
+                is_cancelled = True
+            if is_started:
+                await asyncio.shield(asyncio.to_thread(self.close))
+            raise
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -105,6 +105,7 @@ class Launcher:
         self._channel: socket.socket | None = None
         self._template: subprocess.Popen[bytes] | None = None
         self._said = -1
+        self._number = 0
         self._is_registered = False
 
     def close(self) -> None:
@@ -167,21 +168,34 @@ class Launcher:
         self._channel = here
 
     def _ask(self, argv: Sequence[str], log: int) -> Launched | None:
-        """Return the broker; None, with the template given up, where the template has ended."""
+        """Return the broker; None, with the template given up, where the template has ended.
+
+        An interrupted call (Ctrl-C, a timeout of the test runner) leaves its answer in the socket. So answers have the
+        number of their request, and a broker that nobody got is ended.
+        """
         assert self._channel is not None
+        self._number += 1
+        number = self._number
         output, output_there = os.pipe2(os.O_CLOEXEC)
         exit_code, exit_code_there = os.pipe2(os.O_CLOEXEC)
         try:
-            request = json.dumps(list(argv)).encode()
+            request = json.dumps({"number": number, "argv": list(argv)}).encode()
             socket.send_fds(self._channel, [request], [output_there, log, exit_code_there])
-            answer = self._channel.recv(_ANSWER_BYTES)
+            while answer := self._channel.recv(_ANSWER_BYTES):
+                found = json.loads(answer)
+                if found["number"] == number:
+                    return Launched(found["pid"], output, exit_code)
         except (ConnectionError, TimeoutError):
-            answer = b""
+            pass
+        except BaseException:
+            os.close(output)
+            os.close(exit_code)
+            with suppress(OSError):
+                self._channel.send(json.dumps({"end": number}).encode())
+            raise
         finally:
             os.close(output_there)
             os.close(exit_code_there)
-        if answer:
-            return Launched(json.loads(answer)["pid"], output, exit_code)
         os.close(output)
         os.close(exit_code)
         self._channel.close()

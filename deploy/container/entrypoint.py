@@ -7,7 +7,8 @@
 The rule for names is that of Kafka's images: the prefix goes, letters become small, `___` becomes `-`, `__` becomes
 `_`, and `_` becomes `.`. A Kafka setting that means nothing here is named on standard error and left out. A setting
 that nobody knows is passed on, and the appliance refuses it with the nearest name. Source: the README of the image
-apache/kafka. Standard library only, besides the appliance itself.
+apache/kafka. Variables that Kubernetes makes for a service named `kafka` or `appliance` (service links, such as
+KAFKA_PORT=tcp://10.0.0.7:9092) are no settings. Standard library only, besides the appliance itself.
 
 With other arguments than `serve` it runs that command of the appliance: `… log-appliance topics list -b kafka:9092`.
 """
@@ -15,6 +16,7 @@ With other arguments than `serve` it runs that command of the appliance: `… lo
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -44,6 +46,20 @@ OF_THE_IMAGE: Final = frozenset(
 """Variables for scripts of Kafka's images."""
 
 
+SERVICE_LINK: Final = re.compile(
+    r"(KAFKA|APPLIANCE)(_.+)?_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+"""Source: "Environment variables" in the page "Service" of Kubernetes' documentation."""
+_PROXY: Final = re.compile(r"(tcp|udp|sctp)://")
+
+
+def is_service_link(variable: str, text: str) -> bool:
+    """Return whether Kubernetes made a variable for a service; `KAFKA_PORT` is one only with a URL in it."""
+    return bool(
+        SERVICE_LINK.fullmatch(variable) or (variable.endswith("_PORT") and _PROXY.match(text)),
+    )
+
+
 def option_name(variable: str, prefix: str) -> str:
     """Return the option that a variable names: `KAFKA_A__B_C___D` is `a_b.c-d`."""
     name = variable.removeprefix(prefix).lower()
@@ -58,9 +74,14 @@ def options(environment: Mapping[str, str], kafkas: Collection[str], own: Collec
         kafkas: all names of Kafka's broker settings.
         own: all names that the appliance takes.
     """
-    of_kafka = {
-        option_name(name, "KAFKA_"): text for name, text in environment.items() if name.startswith("KAFKA_")
-    }
+    of_kafka, of_appliance = (
+        {
+            option_name(name, prefix): text
+            for name, text in environment.items()
+            if name.startswith(prefix) and not is_service_link(name, text)
+        }
+        for prefix in ("KAFKA_", "APPLIANCE_")
+    )
     controllers = {
         name.strip() for name in of_kafka.get("controller.listener.names", "").split(",") if name.strip()
     }
@@ -75,14 +96,12 @@ def options(environment: Mapping[str, str], kafkas: Collection[str], own: Collec
             found[name] = _without(found[name], controllers, is_map=name.endswith("map"))
     if "listeners" in found:
         found["listeners"] = found["listeners"].replace("://:", f"://{HOST}:")
-    else:
+    elif "listeners" not in of_appliance:
         for name in ("advertised.listeners", "listener.security.protocol.map"):
             if name in found:
                 raise SystemExit(f"appliance: {name} has no effect without KAFKA_LISTENERS")
         found.setdefault("host", HOST)
-    for variable, text in environment.items():
-        if variable.startswith("APPLIANCE_"):
-            found[option_name(variable, "APPLIANCE_")] = text
+    found.update(of_appliance)
     found.setdefault("data.dir", DATA_DIR)
     return found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from appliance.channels import runtime_directory
 from appliance.config import load_settings
 from appliance.control.supervisor.memory_room import (
     START_BYTES,
@@ -60,3 +64,23 @@ def test_a_start_without_room_in_shared_memory_is_refused_with_what_to_do() -> N
     refuse_full_shared_memory(START_BYTES)
     with pytest.raises(OperatorFault, match=r"32 MiB.*--shm-size"):
         refuse_full_shared_memory(START_BYTES - 1)
+
+
+def test_dead_instances_are_removed_before_a_start_without_room_is_refused(tmp_path: Path) -> None:
+    dead = runtime_directory.create(tmp_path)
+    os.close(runtime_directory.hold(dead))
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from appliance.config import load_settings\n"
+        "from appliance.control.supervisor import memory_room\n"
+        "memory_room.START_BYTES = 1 << 60\n"
+        "from appliance.control.supervisor.main import run\n"
+        "sys.exit(run(load_settings(overrides={'data.dir': sys.argv[1]})))\n"
+    )
+    started = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")], capture_output=True, text=True, check=False
+    )
+    assert started.returncode == 2, started.stderr
+    assert "/dev/shm" in started.stderr
+    assert not dead.exists()

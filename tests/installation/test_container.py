@@ -67,6 +67,35 @@ def test_it_listens_on_every_address_and_the_broker_asks_whether_that_is_meant(t
     assert "authenticates nobody" in done.stderr
 
 
+def test_listeners_of_the_appliance_itself_come_without_a_default_host() -> None:
+    environment = {
+        "APPLIANCE_LISTENERS": "PLAINTEXT://127.0.0.1:9092",
+        "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9092",
+    }
+    assert entrypoint.options(environment, KAFKAS, OWN) == {
+        "listeners": "PLAINTEXT://127.0.0.1:9092",
+        "advertised.listeners": "PLAINTEXT://broker:9092",
+        "data.dir": "/data",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["KAFKA", "APPLIANCE", "KAFKA_HEADLESS"])
+def test_service_links_of_kubernetes_are_no_options(prefix: str) -> None:
+    links = {
+        "PORT": "tcp://10.0.0.7:9092",
+        "SERVICE_HOST": "10.0.0.7",
+        "SERVICE_PORT": "9092",
+        "SERVICE_PORT_CLIENTS": "9092",
+        "PORT_9092_TCP": "tcp://10.0.0.7:9092",
+        "PORT_9092_TCP_PROTO": "tcp",
+        "PORT_9092_TCP_PORT": "9092",
+        "PORT_9092_TCP_ADDR": "10.0.0.7",
+    }
+    environment = {f"{prefix}_{name}": text for name, text in links.items()}
+    assert entrypoint.options(environment, KAFKAS, OWN) == {"host": "0.0.0.0", "data.dir": "/data"}
+    assert entrypoint.options({"APPLIANCE_PORT": "9093"}, KAFKAS, OWN)["port"] == "9093"
+
+
 def test_a_setting_that_nobody_knows_is_refused_by_the_appliance(tmp_path: Path) -> None:
     done = serve(KAFKA_NUM_PARTITIONZ="3", APPLIANCE_DATA_DIR=str(tmp_path / "data"))
     assert done.returncode == 2

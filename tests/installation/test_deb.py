@@ -35,8 +35,11 @@ dpkg -i /packages/one.deb
 id appliance
 test "$(stat -c "%a %U %G" /etc/appliance/appliance.toml)" = "640 root appliance"
 appliance --version | grep "compiled build"
+test -n "$(find /usr/lib/log-appliance -name "*.pyc" -print -quit)"
 man -w appliance-serve appliance.toml
 bash -nc ". /usr/share/bash-completion/completions/appliance"
+test "$(systemctl is-enabled appliance.service)" = enabled
+test "$(systemctl is-enabled appliance.socket)" = disabled
 systemd-analyze verify /lib/systemd/system/appliance.service
 install -d -o appliance -g appliance -m 0700 /var/lib/appliance
 serve() {
@@ -64,6 +67,53 @@ test ! -e /etc/appliance
 echo the life is over
 '
 """
+
+
+PURGE = r"""
+mount -t tmpfs none /etc
+mount -t tmpfs none /var/lib
+mkdir -p /etc/appliance /var/lib/appliance
+touch /etc/appliance/appliance.toml
+test "$2" = no || mount -t tmpfs none /var/lib/appliance
+mkdir -p /var/lib/appliance/slot-0/t-0
+touch /var/lib/appliance/slot-0/t-0/00000000000000000000.log
+test "$2" != two || mount -t tmpfs none /var/lib/appliance/slot-0
+sh "$1" purge
+test ! -e /etc/appliance
+test -z "$(find /var/lib ! -type d)"
+test "$2" != no || test ! -e /var/lib/appliance
+"""
+
+
+@pytest.mark.parametrize("mounts", ["no", "one", "two"])
+def test_a_purge_removes_all_data_where_the_data_directory_is_a_mount_point(mounts: str) -> None:
+    script = ROOT / "deploy/debian/log-appliance.postrm"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-euc", PURGE, "sh", script, mounts],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_options_host_and_port_count_because_no_socket_comes_with_the_service() -> None:
+    unit = deb.packaged_unit((ROOT / "deploy/systemd/appliance.service").read_text())
+    assert "appliance.socket" not in unit
+    assert "ExecStart=/usr/bin/appliance serve " in unit
+    rules = (ROOT / "deploy/debian/rules").read_text().splitlines()
+    (socket,) = [line.split() for line in rules if line.startswith("\t") and "appliance.socket" in line]
+    assert {"--no-enable", "--no-start"} <= set(socket)
+    (service,) = [line.split() for line in rules if line.startswith("\t") and "appliance.service" in line]
+    assert "--no-enable" not in service
+    with pytest.raises(deb.BuildFailed):
+        deb.packaged_unit(unit)
+
+
+def test_the_package_makes_byte_code_before_the_service_starts() -> None:
+    script = (ROOT / "deploy/debian/log-appliance.postinst").read_text()
+    assert script.index("py3compile -p log-appliance /usr/lib/log-appliance") < script.index("#DEBHELPER#")
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from appliance.channels.wiring import Attachment
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.ipc.shared_memory import Region
 from appliance.metrics.exposition import Page
-from appliance.metrics.groups import Group
+from appliance.metrics.groups import End, Group
 from appliance.metrics.kafka_page import write_kafka_page
 from appliance.metrics.own_page import Extra, write_own_page
 from appliance.metrics.proc_files import ProcFiles
@@ -85,9 +85,11 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
 
 def extra(*, with_partitions: bool = False) -> Extra:
     committed = {(f"topic-{number:04}", 0): 3 for number in range(100)}
+    ends = {(name, partition): End(1 + int(name[-4:]) * PARTITIONS, 7, 7) for name, partition in committed}
     return Extra(
-        groups=[Group(f"group-{number}", dict(committed), 2) for number in range(10)],
+        groups=[Group(f"group-{number}", dict(committed), 2, ends) for number in range(10)],
         groups_without_series=0,
+        groups_age_seconds=1.5,
         disks=(),
         network_idle=0.5,
         worker_idle=0.5,

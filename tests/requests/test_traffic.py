@@ -214,3 +214,23 @@ def test_buckets_include_their_upper_bound(duration_ns: int, word: int) -> None:
 def test_every_bucket_has_one_bound() -> None:
     assert list(BUCKETS_NS) == sorted(set(BUCKETS_NS))
     assert (BUCKETS_NS[0], BUCKETS_NS[-1], len(BUCKETS_NS)) == (50_000, 10_000_000_000, 17)
+
+
+def test_a_defect_of_counting_costs_counts_and_no_process(caplog: pytest.LogCaptureFixture) -> None:
+    counting = Counting()
+    traffic = counting.traffic
+    nonsense = cast(Any, object())
+    for count in (traffic.produced, traffic.answered, traffic.not_produced, traffic.fetched):
+        count(nonsense)
+    traffic.arrived(nonsense, 1)
+    traffic.unsent = [nonsense]
+    traffic.sent()
+    traffic.unsent = []
+    counting.request(METADATA)
+    cells, counting.part.cells = counting.part.cells, memoryview(b"").cast("q")
+    counting.pass_ms(FLUSH_MS)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    counting.part.cells = cells
+    counting.request(METADATA)
+    counting.pass_ms(FLUSH_MS)
+    assert counting.part.cells[counting.part.api_at(METADATA) + REQUESTS] == 1

@@ -83,6 +83,21 @@ def test_an_asynchronous_program_uses_it_with_async_with() -> None:
     assert asyncio.run(main()) == [b"one"]
 
 
+def test_a_cancelled_start_leaves_no_broker() -> None:
+    broker = Broker()
+
+    async def main() -> None:
+        starting = asyncio.create_task(broker.__aenter__())
+        await asyncio.sleep(0.05)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(main())
+    assert not broker.is_running
+    assert not broker.data_dir.exists()
+
+
 def test_a_first_rebalance_waits_for_nobody(shared: Broker) -> None:
     produce(shared, "grouped", b"one")
     began = time.monotonic()

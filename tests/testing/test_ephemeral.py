@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -131,6 +133,31 @@ def test_a_directory_that_somebody_holds_stays(tmp_path: Path) -> None:
     assert not held.path.exists()
 
 
+def test_a_parent_that_ends_while_the_broker_is_loaded_is_missed() -> None:
+    load = (
+        "import os, signal\n"
+        "from appliance.__main__ import main\n"
+        "parent = os.getppid()\n"
+        "os.kill(parent, signal.SIGKILL)\n"
+        "while os.getppid() == parent: pass\n"
+        "main(['serve', '--ephemeral'])\n"
+    )
+    start = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    with subprocess.Popen(
+        [sys.executable, "-c", start, load],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+    ) as runner:
+        try:
+            _, said = runner.communicate(timeout=PATIENCE_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(runner.pid, signal.SIGKILL)
+    assert "the process that started this ephemeral broker has ended" in said
+
+
 def test_a_forked_process_removes_nothing(tmp_path: Path) -> None:
     held = Scratch.make(tmp_path)
     if (child := os.fork()) == 0:
@@ -168,6 +195,24 @@ def test_data_lie_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert default_place() == scratch.MEMORY
     monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 60)
     assert default_place() == tmp_path
+
+
+def test_what_died_in_memory_is_removed_before_its_room_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    memory, other = tmp_path / "memory", tmp_path / "other"
+    memory.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("TMPDIR", str(other))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(scratch, "MEMORY", memory)
+    dead = Scratch.make(memory)
+    dead.release()
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 60)
+    held = Scratch.make()
+    assert held.path.parent == other
+    assert not dead.path.exists()
+    held.remove()
 
 
 def _held_by(pid: int) -> list[Path]:

@@ -64,6 +64,30 @@ def test_a_killed_template_takes_its_brokers_along_and_the_next_broker_gets_anot
     own.close()
 
 
+def test_an_interrupted_launch_leaves_no_broker_and_the_next_one_gets_its_own(own: Launcher) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)  # the template is still loading, and has not answered
+        with pytest.raises(KeyboardInterrupt), Broker():
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with Broker(slots=2) as broker:
+        supervisor = psutil.Process(broker.pid)
+        assert str(broker.data_dir.parent / "held") in [each.path for each in supervisor.open_files()]
+        template = template_of(broker)
+        deadline = time.monotonic() + PATIENCE_S / 10
+        while template.children() != [supervisor]:
+            assert time.monotonic() < deadline, template.children()
+            time.sleep(0.02)
+    assert template.children() == []
+    own.close()
+
+
 def test_a_template_that_cannot_start_says_why(own: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "environment", lambda: environment() | {"PYTHONPATH": "/proc/none"})
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")

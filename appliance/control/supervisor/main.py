@@ -141,6 +141,7 @@ def _run(
 ) -> int:
     _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
+    _remove_dead()
     refuse_full_shared_memory(shared_memory_free_bytes())
     _load_token_libraries(settings)
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
@@ -199,8 +200,6 @@ def _serve(
     stale = runtime_directory.remove(settings.data_dir)
     if stale:
         _logger.info("removed %d shared memory files of a killed instance", stale)
-    for path in runtime_directory.remove_dead():
-        _logger.info("removed %s, the shared memory of an instance that no longer runs", path)
     runtime_dir = directory.create_runtime_directory()
     held = runtime_directory.hold(runtime_dir)
     _raise_descriptor_limit(settings)
@@ -248,6 +247,14 @@ def _serve(
             remove_directory(runtime_dir)
             runtime_directory.forget(settings.data_dir)
         os.close(held)
+
+
+def _remove_dead() -> None:
+    """Remove what instances have left that no longer run, before the room is looked at: it may be what fills it."""
+    from appliance.channels import runtime_directory
+
+    for path in runtime_directory.remove_dead():
+        _logger.info("removed %s, the shared memory of an instance that no longer runs", path)
 
 
 def _confine() -> None:

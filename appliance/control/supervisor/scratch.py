@@ -52,10 +52,14 @@ class Scratch:
     def make(cls, place: Path | None = None) -> Scratch:
         """Make a directory in `place` (default: where there is room), after removing those that died there.
 
+        What died in /dev/shm is removed before the room there is looked at: it may be what fills it.
+
         Raises:
             HostFault: the system refuses it.
         """
-        place = default_place() if place is None else place
+        if place is None:
+            remove_dead(MEMORY)
+            place = default_place()
         remove_dead(place)
         path = place / f"appliance-ephemeral-{os.urandom(16).hex()}"
         try:
