@@ -7,7 +7,7 @@ the time when an answer is encoded. `throttle_time_ms` is an int32 in a fixed pl
     │ size │ correlation id │ (no tags) │ throttle │ …
     └──────┴────────────────┴───────────┴──────────┴─ ─ ─
     OffsetDelete  behind the error
-    Produce       the last field, before tagged fields from v9 on
+    Produce       the last field, before tagged fields from v9 on; so in the four APIs of delegation tokens
     ApiVersions   behind the list of APIs
 
 Versions without the field stay as they are. Fetch is not among these: its encoder takes the time.
@@ -29,6 +29,14 @@ _HEAD_BYTES: Final = 8  # size, correlation id
 _VERSION_BYTES: Final = 6
 _FLEXIBLE_VERSIONS_FROM: Final = 3
 _FIELD: Final = "throttle_time_ms"
+_OF_TOKENS: Final = frozenset(
+    {
+        int(ApiKey.CREATE_DELEGATION_TOKEN),
+        int(ApiKey.RENEW_DELEGATION_TOKEN),
+        int(ApiKey.EXPIRE_DELEGATION_TOKEN),
+        int(ApiKey.DESCRIBE_DELEGATION_TOKEN),
+    }
+)
 
 
 def with_throttle_time(
@@ -53,6 +61,9 @@ def _position(frame: bytes, api_key: int, version: int, *, is_whole: bool) -> in
     if api_key == _PRODUCE:
         behind = 1 if version >= FIRST_FLEXIBLE and is_whole else 0  # no tagged fields
         return len(frame) - INT32.size - behind
+    if api_key in _OF_TOKENS:
+        is_flexible = structure_of(ApiKey(api_key), version, response=True).flexible
+        return len(frame) - INT32.size - (1 if is_flexible else 0)
     if api_key == _API_VERSIONS:
         return _behind_versions(frame, version)
     return _first_position(api_key, version)

@@ -75,9 +75,14 @@ def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
         one = st.just(-(2**31))  # kafka-python makes a set of bits out of anything else
     elif field.name in {"error_code", "partition_error_code"}:
         one = st.integers(-1, 127)  # kio knows only codes that exist
-    elif field.name == "retention_time_ms":
+    elif field.name in {"retention_time_ms", "max_lifetime_ms", "renew_period_ms", "expiry_time_period_ms"}:
         one = st.integers(-(2**43), 2**43)  # kio makes a timedelta of it, and floats on the way back
-    elif field.name == "transaction_start_time_ms":
+    elif field.name in {
+        "transaction_start_time_ms",
+        "issue_timestamp_ms",
+        "expiry_timestamp_ms",
+        "max_timestamp_ms",
+    }:
         one = st.integers(0, 2**43)  # kio makes a date of it
     elif field.primitive in _INTEGERS:
         one = st.integers(*_INTEGERS[field.primitive])
@@ -117,8 +122,15 @@ def _plain(value: Any, field: WireField) -> Any:
     return value
 
 
-UNKNOWN_TO_KAFKA_PYTHON = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
-"""kafka-python speaks the classic group protocol only; of these, kio alone judges."""
+UNKNOWN_TO_KAFKA_PYTHON = (
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+)
+"""kafka-python knows no delegation tokens, and of groups the classic protocol only; of these, kio alone judges."""
 
 
 def kafka_python_class(api: ApiKey, kind: str) -> Any:
