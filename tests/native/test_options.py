@@ -102,7 +102,11 @@ def test_without_acks_of_all_a_producer_is_not_idempotent_unless_it_says_so() ->
         ({"buffer.memory": "32MB"}, "no number"),
         ({"max.block.ms": -5}, "at least 0"),
         ({"partitioner": "fastest"}, "murmur2, sticky"),
-        ({"security.protocol": "SASL_SSL"}, "security.protocol is 'SASL_SSL': PLAINTEXT or SSL"),
+        (
+            {"security.protocol": "TLS"},
+            "security.protocol is 'TLS': PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is None: PLAIN, SCRAM-SHA-256"),
     ],
 )
 def test_a_producer_says_at_once_what_is_wrong_with_an_option(options: dict[str, Any], says: str) -> None:
