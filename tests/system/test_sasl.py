@@ -201,7 +201,7 @@ def test_a_changed_file_of_users_counts_and_a_bad_one_changes_nothing(scene: Sce
     scene.users.write_text(before + '"eve" = "eve-secret"\n')
     deadline = time.monotonic() + PATIENCE_S
     # Each network process reads the file by itself, so all must have read it before the next change.
-    while not all([works("eve", "eve-secret") for _ in range(4)]):
+    while not all(works("eve", "eve-secret") for _ in range(4)):
         assert time.monotonic() < deadline
         time.sleep(0.3)
     scene.users.write_text("no such file, with eve-secret")
