@@ -477,7 +477,7 @@ def test_the_native_client_stays_connected_by_authenticating_again(pair: Pair, s
     options["sasl_password"] = "wrong"
     with (
         appliance_client.Producer(**options) as producer,
-        pytest.raises(AuthenticationError, match="invalid credentials"),
+        pytest.raises(AuthenticationError, match="Invalid username or password"),
     ):
         producer.send(f"native-{side}", b"x")
 

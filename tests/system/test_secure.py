@@ -405,7 +405,7 @@ def test_options_of_the_native_client_that_contradict_each_other_are_told(secure
     place = secure.data_dir / "secure"
     for change, told in (
         ({"security_protocol": "PLAINTEXT"}, r"ssl_cafile needs security\.protocol=SSL"),
-        ({"security_protocol": "TLS"}, r"security\.protocol is 'TLS': PLAINTEXT or SSL"),
+        ({"security_protocol": "TLS"}, r"security\.protocol is 'TLS': PLAINTEXT, SSL"),
         ({"ssl_cafile": "nowhere.pem"}, r"ssl_cafile: nowhere\.pem: No such file"),
         ({"ssl_cafile": str(place / "admin.key")}, "this is no PEM file with certificates"),
         ({"ssl_certfile": None}, "ssl_keyfile needs ssl_certfile"),
