@@ -140,15 +140,15 @@ class Side:
         issued_ms = told.issue_timestamp_ms
         return [*seen, told.expiry_timestamp_ms - issued_ms, told.max_timestamp_ms - issued_ms]
 
-    def _await_token(self, token_id: str) -> None:
-        """Apache Kafka's brokers know a token some time after the answer; the appliance knows it with the answer."""
+    def _await_token(self, token_id: str, *, gone: bool = False) -> None:
+        """Apache Kafka's brokers know a token, or its end, some time after the answer; the appliance with the answer."""
         deadline = time.monotonic() + (10 if self.is_late else 0)
         body = DescribeDelegationTokenRequest(None)
         while True:
             told = self.ask("admin", ApiKey.DESCRIBE_DELEGATION_TOKEN, body)
-            if token_id in {each.token_id for each in told.tokens}:
+            if (token_id in {each.token_id for each in told.tokens}) != gone:
                 return
-            assert time.monotonic() < deadline, "the broker does not know the token that it made"
+            assert time.monotonic() < deadline, "the broker does not know the token that it made or ended"
 
     def await_login(self, name: str) -> None:
         """Apache Kafka shows a token before it has the credential of the token."""
@@ -170,7 +170,10 @@ class Side:
     def expire(self, user: str, name: str, period_ms: int = -1, version: int = 2) -> list[Any]:
         """Let a token end; the error, and how long it lives from now."""
         body = ExpireDelegationTokenRequest(self.hmac(name), period_ms)
-        return self._ends(self.ask(user, ApiKey.EXPIRE_DELEGATION_TOKEN, body, version))
+        told = self.ask(user, ApiKey.EXPIRE_DELEGATION_TOKEN, body, version)
+        if period_ms < 0 and not told.error_code:
+            self._await_token(self.tokens[name].token_id, gone=True)
+        return self._ends(told)
 
     def hmac(self, name: str) -> bytes:
         return self.tokens[name].hmac if name in self.tokens else name.encode()
