@@ -141,7 +141,7 @@ class Side:
         return [*seen, told.expiry_timestamp_ms - issued_ms, told.max_timestamp_ms - issued_ms]
 
     def _await_token(self, token_id: str, *, gone: bool = False) -> None:
-        """Apache Kafka's brokers know a token, or its end, some time after the answer; the appliance with the answer."""
+        """Apache Kafka's brokers know a token, or its end, some time after the answer. The appliance does at once."""
         deadline = time.monotonic() + (10 if self.is_late else 0)
         body = DescribeDelegationTokenRequest(None)
         while True:
