@@ -19,7 +19,6 @@ from appliance.cli.connecting import (
     split_address,
 )
 from appliance.cli.options import CLIENT_OPTIONS
-from appliance.cli.request import require_login
 from appliance.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -84,6 +83,8 @@ def made(make: Callable[[], T]) -> T:
 def _common(bootstrap: str) -> dict[str, Any]:
     bootstrap = bootstrap_of(bootstrap)
     require_listener(bootstrap)
+    from appliance.cli.request import require_login  # its codec takes time to load, also for `--help`
+
     require_login(bootstrap)
     return {
         "bootstrap.servers": bootstrap,
