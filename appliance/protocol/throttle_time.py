@@ -29,14 +29,6 @@ _HEAD_BYTES: Final = 8  # size, correlation id
 _VERSION_BYTES: Final = 6
 _FLEXIBLE_VERSIONS_FROM: Final = 3
 _FIELD: Final = "throttle_time_ms"
-_OF_TOKENS: Final = frozenset(
-    {
-        int(ApiKey.CREATE_DELEGATION_TOKEN),
-        int(ApiKey.RENEW_DELEGATION_TOKEN),
-        int(ApiKey.EXPIRE_DELEGATION_TOKEN),
-        int(ApiKey.DESCRIBE_DELEGATION_TOKEN),
-    }
-)
 
 
 def with_throttle_time(
@@ -61,12 +53,10 @@ def _position(frame: bytes, api_key: int, version: int, *, is_whole: bool) -> in
     if api_key == _PRODUCE:
         behind = 1 if version >= FIRST_FLEXIBLE and is_whole else 0  # no tagged fields
         return len(frame) - INT32.size - behind
-    if api_key in _OF_TOKENS:
-        is_flexible = structure_of(ApiKey(api_key), version, response=True).flexible
-        return len(frame) - INT32.size - (1 if is_flexible else 0)
     if api_key == _API_VERSIONS:
         return _behind_versions(frame, version)
-    return _first_position(api_key, version)
+    from_start, from_end = _place(api_key, version)
+    return len(frame) - from_end if from_end else from_start
 
 
 def _behind_versions(frame: bytes, version: int) -> int:
@@ -79,14 +69,17 @@ def _behind_versions(frame: bytes, version: int) -> int:
 
 
 @cache
-def _first_position(api_key: int, version: int) -> int:
+def _place(api_key: int, version: int) -> tuple[int, int]:
+    """Return where the field is, counted from the start, else from the end of a frame: -1 and 0 if there is none."""
     api = ApiKey(api_key)
     structure = structure_of(api, version, response=True)
     position = _HEAD_BYTES + api.response_header_version(version)
     for field in structure.fields:
         if field.name == _FIELD:
-            return position
+            return position, 0
         if field.primitive != "int16":
-            return -1
+            break
         position += field.bytes_min(structure.flexible)
-    return -1
+    if structure.fields and structure.fields[-1].name == _FIELD:
+        return -1, INT32.size + (1 if structure.flexible else 0)  # no tagged fields
+    return -1, 0
