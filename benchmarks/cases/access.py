@@ -35,34 +35,24 @@ PATIENCE_SECONDS = 60.0
 CONNECTIONS = 64
 
 
-def _latency(bench: Bench) -> Figures:
-    topic, doors = bench.topic(), bench.broker.doors()
-    told = generators.secure(
-        "latency",
-        topic,
-        seconds=bench.scale.seconds,
-        pids=(),
-        plain=bench.broker.address,
-        tls=doors["tls"],
-        ca=doors["ca"],
-    )
-    bench.check_records(topic, int(told.pop("all")["acknowledged"]))
-    return _flat(told)
+def _both_ways(mode: str, acknowledged: str) -> Callable[[Bench], Figures]:
+    """`load/secure.py` in a mode, over plain TCP and TLS; `acknowledged` names its count of records in the log."""
 
+    def run(bench: Bench) -> Figures:
+        topic, doors = bench.topic(), bench.broker.doors()
+        told = generators.secure(
+            mode,
+            topic,
+            seconds=bench.scale.seconds,
+            pids=bench.broker.pids(),
+            plain=bench.broker.address,
+            tls=doors["tls"],
+            ca=doors["ca"],
+        )
+        bench.check_records(topic, int(told.pop("all")[acknowledged]))
+        return {f"{way}_{name}": value for way, figures in told.items() for name, value in figures.items()}
 
-def _stream(bench: Bench) -> Figures:
-    topic, doors = bench.topic(), bench.broker.doors()
-    told = generators.secure(
-        "stream",
-        topic,
-        seconds=bench.scale.seconds,
-        pids=bench.broker.pids(),
-        plain=bench.broker.address,
-        tls=doors["tls"],
-        ca=doors["ca"],
-    )
-    bench.check_records(topic, int(told.pop("all")["records"]))
-    return _flat(told)
+    return run
 
 
 def _handshakes(bench: Bench) -> Figures:
@@ -76,10 +66,6 @@ def _handshakes(bench: Bench) -> Figures:
         ca=doors["ca"],
     )
     return told["tls"]
-
-
-def _flat(told: dict[str, dict[str, float]]) -> Figures:
-    return {f"{way}_{name}": value for way, figures in told.items() for name, value in figures.items()}
 
 
 def _idle(bench: Bench) -> Figures:
@@ -166,12 +152,12 @@ CASES = (
     _case(
         "tls_latency",
         "one record of 100 B a request, acks=1, over plain TCP and over TLS 1.3 in turns",
-        _latency,
+        _both_ways("latency", "acknowledged"),
     ),
     _case(
         "tls_throughput_1k",
         "batches of a megabyte of 1 KiB records in and out over one connection, plain and TLS 1.3 in turns",
-        _stream,
+        _both_ways("stream", "records"),
     ),
     _case("tls_handshakes", "full handshakes, one after the other", _handshakes),
     _case(

@@ -31,7 +31,8 @@ import zmq
 
 from appliance_client import shared_memory as shm
 from benchmarks.load.hostile import text
-from benchmarks.load.ways import Meter, Pieces, Tcp, Way, connect, fetch, plain_batch, produce, produced
+from benchmarks.load.transactions import connect
+from benchmarks.load.ways import Meter, Pieces, Tcp, Way, fetch, plain_batch, produce, produced
 
 TURN_REQUESTS: Final = 200
 TURN_FRAMES: Final = 64
@@ -299,7 +300,7 @@ def main() -> None:
         context: Context = zmq.Context()
         if "floors" in given:
             ways["echo"] = Echo(context, f"ipc://{home}/echo")
-        ways["tcp"] = Tcp(connect(given["tcp"]))
+        ways["tcp"] = Tcp(connect(given["tcp"], timeout_s=None))
         if "zeromq" in given:
             ways["zeromq"] = ZeroMq(context, given["zeromq"])
         if "lane" in given:

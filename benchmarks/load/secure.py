@@ -26,11 +26,10 @@ import sys
 import time
 from typing import Final
 
-from crc32c import crc32c
-
 from benchmarks.brokers.certificate import PASSWORD, USER
 from benchmarks.load.hostile import text
-from benchmarks.load.ways import Meter, Tcp, Way, connect, fetch, plain_batch, produce, produced
+from benchmarks.load.transactions import connect
+from benchmarks.load.ways import Meter, Tcp, Way, fetch, plain_batch, produce, produced
 
 TURN_REQUESTS: Final = 200
 TURN_BATCHES: Final = 48
@@ -42,29 +41,6 @@ RECORD_BYTES: Final = 1024
 FETCH_BYTES: Final = 1 << 20
 
 
-def batch_of_1k() -> bytes:
-    """Almost a megabyte, no producer id."""
-    value = bytes(ord("a") + i % 26 for i in range(RECORD_BYTES))
-    rows = bytearray()
-    for number in range(RECORDS_OF_A_BATCH):
-        row = b"\x00\x00" + _varint(number) + _varint(-1) + _varint(RECORD_BYTES) + value + b"\x00"
-        rows += _varint(len(row)) + row
-    now_ms = time.time_ns() // 1_000_000
-    count = RECORDS_OF_A_BATCH
-    checked = struct.pack(">hiqqqhii", 0, count - 1, now_ms, now_ms, -1, -1, -1, count) + bytes(rows)
-    return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked
-
-
-def _varint(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def context_of(ca: str) -> ssl.SSLContext:
     """A client's context that trusts one authority."""
     return ssl.create_default_context(cafile=ca)
@@ -72,7 +48,7 @@ def context_of(ca: str) -> ssl.SSLContext:
 
 def encrypted(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     """A connection after its handshake."""
-    return context.wrap_socket(connect(address), server_hostname="localhost")
+    return context.wrap_socket(connect(address, timeout_s=None), server_hostname="localhost")
 
 
 def log_in(connected: socket.socket) -> None:
@@ -90,6 +66,7 @@ def log_in(connected: socket.socket) -> None:
 
 
 def _frame(connected: socket.socket) -> bytes:
+    """What `transactions.ask` receives; the sockets of `ssl` take no MSG_WAITALL."""
     held = b""
     while len(held) < 4 or len(held) < 4 + int.from_bytes(held[:4]):
         got = connected.recv(1 << 16)
@@ -130,7 +107,7 @@ def latency(ways: dict[str, Way], topic: str, seconds: float, pids: list[int]) -
 
 def stream(ways: dict[str, Way], topic: str, seconds: float, pids: list[int]) -> dict[str, dict[str, float]]:
     """Batches of a megabyte in, and the same out; MB/s and the broker's processor seconds per GB for each way."""
-    request = produce(topic, batch_of_1k())
+    request = produce(topic, plain_batch(RECORDS_OF_A_BATCH, RECORD_BYTES))
     spent = {(name, to): 0.0 for name in ways for to in ("in", "out")}
     moved = dict.fromkeys(spent, 0)
     meters = {key: Meter(pids) for key in spent}
@@ -207,7 +184,7 @@ def idle(way: str, address: str, context: ssl.SSLContext, connections: int) -> N
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     held: list[socket.socket] = []
     for _ in range(connections):
-        connected = encrypted(address, context) if way == "sasl_tls" else connect(address)
+        connected = encrypted(address, context) if way == "sasl_tls" else connect(address, timeout_s=None)
         log_in(connected)
         held.append(connected)
     print(json.dumps({"connections": len(held)}), flush=True)
@@ -227,7 +204,7 @@ def main() -> None:
         print(json.dumps(handshakes(given["tls"], context, seconds, pids)))
         return
     ways: dict[str, Way] = {
-        "plain": Tcp(connect(given["plain"])),
+        "plain": Tcp(connect(given["plain"], timeout_s=None)),
         "tls": Tcp(encrypted(given["tls"], context)),
     }
     run = {"latency": latency, "stream": stream}[mode]

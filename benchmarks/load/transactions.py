@@ -41,11 +41,11 @@ def varint(value: int) -> bytes:
     return uvarint(value << 1)
 
 
-def records(count: int) -> bytes:
-    """`count` records of 100 B."""
-    out = bytearray()
+def records(count: int, record_bytes: int = RECORD_BYTES) -> bytes:
+    """`count` records without keys."""
+    out, value = bytearray(), varint(record_bytes) + b"x" * record_bytes
     for number in range(count):
-        body = b"\x00\x00" + varint(number) + b"\x01" + varint(RECORD_BYTES) + b"x" * RECORD_BYTES + b"\x00"
+        body = b"\x00\x00" + varint(number) + b"\x01" + value + b"\x00"
         out += varint(len(body)) + body
     return bytes(out)
 
@@ -92,9 +92,10 @@ def ask(connection: socket.socket, sent: bytes) -> bytes:
     return connection.recv(size, socket.MSG_WAITALL)[4:]
 
 
-def connect(address: str) -> socket.socket:
+def connect(address: str, *, timeout_s: float | None = PATIENCE_SECONDS) -> socket.socket:
+    """A connection to HOST:PORT without Nagle's delay. With a timeout, each call costs one system call more."""
     host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
+    connection = socket.create_connection((host, int(port)), timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 

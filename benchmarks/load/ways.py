@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from benchmarks import proc
 from benchmarks.load.hostile import array, text
-from benchmarks.load.transactions import records
+from benchmarks.load.transactions import RECORD_BYTES, records
 
 SMALL_BYTES: Final = 16 << 10
 """Read at first, so that what is left of the next answer is little to move."""
@@ -19,10 +19,11 @@ SMALL_BYTES: Final = 16 << 10
 Pieces = list[Any]
 
 
-def plain_batch(count: int) -> bytes:
-    """`count` records of 100 B without a producer id."""
+def plain_batch(count: int, record_bytes: int = RECORD_BYTES) -> bytes:
+    """`count` records without keys and without a producer id."""
     now_ms = time.time_ns() // 1_000_000
-    checked = struct.pack(">hiqqqhii", 0, count - 1, now_ms, now_ms, -1, -1, -1, count) + records(count)
+    head = struct.pack(">hiqqqhii", 0, count - 1, now_ms, now_ms, -1, -1, -1, count)
+    checked = head + records(count, record_bytes)
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked
 
 
@@ -89,14 +90,6 @@ class Tcp(Way):
         if not got:
             raise SystemExit("the broker closed the connection")
         self._held += got
-
-
-def connect(address: str) -> socket.socket:
-    """A blocking connection to HOST:PORT without Nagle's delay."""
-    host, _, port = address.rpartition(":")
-    connected = socket.create_connection((host, int(port)))
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connected
 
 
 class Meter:
