@@ -368,7 +368,7 @@ class Metadata:
         return complete
 
     def _refused(self, error: AuthenticationError) -> None:
-        """Wake who waits for metadata: the error is what they get."""
+        """Wake all calls that wait for metadata. They get the error."""
         self._refusals += 1
         waiting, self._fresh = self._fresh, Outcome()
         waiting.resolve(None)

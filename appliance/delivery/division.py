@@ -68,7 +68,7 @@ class Division(NamedTuple):
 def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     """Divide a batch as a client sent it; None if none of its records is delayed.
 
-    None also if it is no sound batch: whoever appends it refuses it.
+    None also if it is no sound batch: the worker refuses it.
 
     Raises:
         RefusedDelay: a delayed record breaks a rule, or one beside it has no possible timestamp.

@@ -105,7 +105,7 @@ class Page:
         ) or (family.name,)
 
     def add(self, value: Value, *labels: str) -> None:
-        """Write a sample of the family that was begun; label values in the order of its labels."""
+        """Write a sample of the family that `begin` named last; label values in the order of its labels."""
         prefix = self._prefix
         match len(labels):
             case 0:
@@ -130,7 +130,7 @@ class Page:
     def histogram(
         self, labels: Sequence[str], *, bounds: Sequence[str], counts: Sequence[int], total: Value
     ) -> None:
-        """Write a histogram of the family that was begun.
+        """Write a histogram of the family that `begin` named last.
 
         Args:
             labels: label values in the order of the family's labels.
@@ -148,7 +148,7 @@ class Page:
     def summary(
         self, labels: Sequence[str], *, quantiles: Sequence[tuple[str, Value]], count: int, total: Value
     ) -> None:
-        """Write a summary of the family that was begun: quantile and value, and how many observations there were."""
+        """Write a summary of the family that `begin` named last: quantiles with values, and count and sum."""
         name, pairs = self._family.name, self._pairs(labels)
         for quantile, value in quantiles:
             self._lines.append(f'{name}{{{pairs}quantile="{quantile}"}} {value}')

@@ -25,9 +25,7 @@ from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.ipc.process_table import (
-    ERRORS,
-)
+from appliance.ipc.process_table import ERRORS
 from appliance.journal import Burst, RateLimited
 from appliance.netproc.address_failures import AddressFailures
 from appliance.netproc.arrivals import PLAIN_EVENTS, Arrivals

@@ -204,7 +204,7 @@ API_TABLE: Final[tuple[Api, ...]] = (
         create_partitions,
         Acl(ResourceType.TOPIC, AclOperation.ALTER),
     ),
-    # Where the owner is another user than the one who asks.
+    # If the owner is not the requester.
     Api(
         ApiKey.CREATE_DELEGATION_TOKEN,
         _CONTROLLER,

@@ -3,7 +3,7 @@
 It counts in memory of its own, and writes to shared memory every FLUSH_MS (`channels.traffic_table`). There is one only
 where there is a metrics process; without it, each request pays a look at an attribute.
 
-Nobody waits for what it counts, so a defect of it costs counts, and no session or process: what fails is logged, and
+No client waits for the counts, so a defect here costs counts, and no session or process: what fails is logged, and
 what was not yet written is dropped.
 
 Of Produce and Fetch, one request in SAMPLED is timed, because timing a request takes four times as long as counting it

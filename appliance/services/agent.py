@@ -6,7 +6,7 @@
 Does: reads and appends through the rings of the workers; has the controller create the internal topics. Never: opens a
 log for writing, keeps state that is not in a topic, serves a client, polls. Asleep it wakes for a doorbell, an answer,
 and the next due record. While something waits it wakes once in CLOCK_LOOK_MS at least, because the clock may have been
-set. Dies: what it had begun is repeated by the next life, and recognized where it was done.
+set. Dies: its next life repeats each delivery that had not ended, and the logs recognize those that had.
 
 Of several services processes each has the partitions p of the internal topics for which p modulo their number is its
 index.
@@ -145,7 +145,7 @@ class ServicesAgent:
         self._until_ns = self._clock.monotonic_ns() + within_ms * NS_PER_MS // 2
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:
-        """A worker serves: the next turn reads what it has."""
+        """The next turn reads what a worker has that serves now. A new controller is asked for producer ids."""
         if peer.kind is RoleKind.CONTROLLER:
             self._producer_ids.controller_changed()
 

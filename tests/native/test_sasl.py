@@ -1,4 +1,4 @@
-"""SASL in the native client, without a socket: the conversation, who waits for it, and brokers that lie."""
+"""SASL in the native client, without a socket: the conversation, the calls that wait for it, and brokers that lie."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def plan_token(
     *,
     now_ms: int,
 ) -> TokenOutcome:
-    """Take the change into the books; return what the network process is told."""
+    """Take the change into the books; return the answer for the network process."""
     if isinstance(request, CreateToken):
         return _create(turn, state, settings, request, now_ms=now_ms)
     token = state.tokens.get(request.token_id)

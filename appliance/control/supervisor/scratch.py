@@ -9,7 +9,7 @@ PLACE is /dev/shm, because nothing there outlives the host and nothing waits for
 would fill the same file system, and a process that touches a page beyond its end dies of SIGBUS. Therefore PLACE is
 the directory for temporary files where /dev/shm has less than ROOM_BYTES free, as in a container with Docker's 64 MiB.
 
-Whoever makes a directory removes it. Where nobody could (SIGKILL of the test runner and of all processes), the next
+The process that makes a directory removes it. After SIGKILL of the test runner and of all processes, the next
 ephemeral broker of this user removes it, because nobody holds the lock any more. `held` gets its name when it is
 locked, so a directory that is being made is never taken for a dead one's.
 """
