@@ -27,6 +27,7 @@ import psutil
 from appliance.channels import runtime_directory
 from appliance.cli.status import living_process, processes_of
 from appliance.control.supervisor.duty_cycle import EXIT_KILLED
+from tests.support.forked import Forked, can_fork
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
@@ -57,7 +58,7 @@ class BrokerFailed(AssertionError):
 class Output:
     """Everything a process printed, gathered by a thread so that its pipe is never full; `copy` gets it, too."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: str, copy: Path | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked, ready: str, copy: Path | None = None) -> None:
         self._text = ""
         self._copy = copy
         self._ready = ready
@@ -134,6 +135,8 @@ class Appliance:
         build: a directory with another build of the appliance for the same interpreter; none for this tree.
         wrapper: a command that runs the one after it in its own process, as another user perhaps.
         port: that of slot 0, where `settings` name listeners: one of them must be in plain text there, on loopback.
+        is_forked: whether it may come from the template that has loaded the code (`forked.py`). False for tests of what
+            a start loads, or of what processes share.
     """
 
     def __init__(
@@ -147,8 +150,10 @@ class Appliance:
         build: Path | None = None,
         wrapper: Sequence[str] = (),
         port: int | None = None,
+        is_forked: bool = True,
     ) -> None:
         self._wrapper = tuple(wrapper)
+        self._is_forked = is_forked
         self._output_to = output_to
         self._build = build
         self.data_dir = data_dir
@@ -157,7 +162,7 @@ class Appliance:
         asked = settings or {}
         self._settings = {**({} if "metadata.store" in asked else chosen_options(data_dir)), **asked}
         self._arguments = tuple(arguments)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._output: Output | None = None
         self._family: dict[int, psutil.Process] = {}
         self._memory: Path | None = None
@@ -205,16 +210,7 @@ class Appliance:
             BrokerFailed: it ended, or was not ready in time.
         """
         assert self._process is None, "already started"
-        self._process = subprocess.Popen(
-            self._command(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self._environment,
-            cwd=self._build,
-            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
-            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
-        )
+        self._process = self._new_process()
         self._output = Output(self._process, "ready", self._output_to)
         deadline = time.monotonic() + timeout_s
         ready = self._output.is_ready.wait(timeout_s)
@@ -227,6 +223,20 @@ class Appliance:
                 self._give_up(f"said ready, but port {self.port + slot} does not answer ApiVersions")
         self._memory = _memory_of(self.data_dir)
         self._remember_family()
+
+    def _new_process(self) -> subprocess.Popen[str] | Forked:
+        if self._is_forked and not self._wrapper and self._build is None and can_fork():
+            return Forked(self._arguments_of_serve())
+        return subprocess.Popen(
+            self._command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            cwd=self._build,
+            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
+            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
+        )
 
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -331,13 +341,10 @@ class Appliance:
         return [root, *root.children(recursive=True)]
 
     def _command(self) -> list[str]:
-        command = [
-            *self._wrapper,
-            *_command(),
-            "serve",
-            "--data-dir",
-            str(self.data_dir),
-        ]
+        return [*self._wrapper, *_command(), *self._arguments_of_serve()]
+
+    def _arguments_of_serve(self) -> list[str]:
+        command = ["serve", "--data-dir", str(self.data_dir)]
         if "listeners" not in self._settings:
             command += ["--port", str(self.port)]
         command += ["--slots", str(self.slots)]
