@@ -33,6 +33,8 @@ from tests.support.wire import answers_api_versions, free_ports
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+_AT_ONCE: Final = {"group.initial.rebalance.delay.ms": 0}
+"""As Apache Kafka ships it in server.properties. With the default, each new group of a test waits for 3 s."""
 _C_LIBRARY: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -129,7 +131,7 @@ class Appliance:
         data_dir: kept over a stop and a start, so that a test can restart on the same data.
         slots: broker slots; slot n listens on `port + n`.
         settings: options under their names, written to the configuration file. Where they name a `metadata.store`,
-            it is that one, whatever the run asks for.
+            it is that one, whatever the run asks for. A new group's members wait for no others unless they say so.
         arguments: further flags of `appliance serve`.
         output_to: a file to which all its lives' output is appended.
         build: a directory with another build of the appliance for the same interpreter; none for this tree.
@@ -160,7 +162,8 @@ class Appliance:
         self.slots = slots
         self.port = free_ports(slots) if port is None else port
         asked = settings or {}
-        self._settings = {**({} if "metadata.store" in asked else chosen_options(data_dir)), **asked}
+        store = {} if "metadata.store" in asked else chosen_options(data_dir)
+        self._settings = {**_AT_ONCE, **store, **asked}
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[str] | Forked | None = None
         self._output: Output | None = None
