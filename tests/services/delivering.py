@@ -33,8 +33,10 @@ from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder
+from appliance.services.deliveries import Counts
+from appliance.services.forwarder import Forwarder
 from appliance.services.progress import Progress, decode
+from appliance.services.state_log import PAUSE_MS
 from tests.log.batches import open_log, read_all
 
 TOPIC = "t"

@@ -27,6 +27,12 @@ def test_records_are_delivered_in_due_order_and_not_before(house: Delivering) ->
     assert house.delivered() == [b"a", b"b"]
 
 
+def test_a_forwarder_that_starts_knows_when_its_first_record_is_due(house: Delivering) -> None:
+    house.store(b"a")
+    house.run()  # until the agent would sleep
+    assert house.forwarder.next_look_ms() == 5_000
+
+
 def test_a_delivery_whose_answer_was_lost_is_repeated_once_by_the_next_process(house: Delivering) -> None:
     house.logs.lost = {TOPIC}
     house.store(b"a", b"b")
