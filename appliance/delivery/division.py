@@ -4,6 +4,9 @@
     kept         r0      r2                   base sequence and last offset delta as before
     delayed          r1      r3               by their offset delta
 
+The kept batch of a transaction is part of it, even without a record: so the transaction is open in the partition to
+which the delayed records were produced.
+
 The kept batch has gaps, as a batch has after compaction. So each record keeps the offset and the sequence number that
 its producer counts on, and the log recognizes the batch when it is sent again. If all records are delayed, the kept
 batch has none.
@@ -63,6 +66,7 @@ class Division(NamedTuple):
     kept: bytes
     delayed: list[tuple[int, Due, Record]]
     origin: Origin
+    is_transactional: bool
 
 
 def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
@@ -110,6 +114,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
         _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
         delayed,
         Origin(header.producer_id, header.producer_epoch, header.base_sequence),
+        header.is_transactional,
     )
 
 
@@ -167,10 +172,6 @@ def _due(
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, str(fault)) from None
     if due is None:
         return None
-    if header.is_transactional:
-        raise RefusedDelay(
-            index, ErrorCode.INVALID_RECORD, "a record of a transaction cannot be delivered with a delay"
-        )
     if rules.is_compacted and record.key is None:
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, "a record on a compacted topic must have a key")
     if length_bytes + OVERHEAD_BYTES + b.HEADER_BYTES > min(RECORD_BYTES_MAX, rules.message_bytes_max):

@@ -11,6 +11,9 @@ Each partition of a user's topic uses the same partition of all levels, so one f
 the other (`deliveries`). Entries whose target nobody leads, or has a stuck delivery, go to a level again, so that they
 hold up no others.
 
+Delayed records of transactions wait in a lane of their own until they are committed, and go from there to a level.
+Those of aborted ones are skipped.
+
 | state | waits for | on an error |
 |---|---|---|
 | LOADING | the last record of `__delayed_state` | reads again after PAUSE_MS |
@@ -27,6 +30,7 @@ from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import DELAYED_STATE
+from appliance.delivery.levels import TRANSACTIONS
 from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
@@ -47,6 +51,7 @@ LATE_MAX_MS: Final = 300_000
 
 Each wait is one more append of the record.
 """
+TRANSACTION_LOOK_MS: Final = 1_000
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
@@ -102,6 +107,7 @@ class Forwarder:
         self._trims_under_way = 0
         self._trim_ns = 0
         self._is_leaderless = False
+        self._has_open_transactions = False
         self._is_stopping = False
 
     # What the agent asks
@@ -110,7 +116,7 @@ class Forwarder:
         """Do what can be done now."""
         if self._clock.monotonic_ns() < self._not_before_ns:
             return
-        self._is_leaderless = False
+        self._is_leaderless = self._has_open_transactions = False
         before = None
         while (
             before is not self.state
@@ -137,6 +143,8 @@ class Forwarder:
         if now_ns < self._not_before_ns:
             return (self._not_before_ns - now_ns) // NS_PER_MS + 1
         waits: list[int] = [PAUSE_MS] if self._is_leaderless else []
+        if self._has_open_transactions:  # if the coordinator dies behind a marker, it wakes nobody
+            waits.append(TRANSACTION_LOOK_MS)
         if self._state_log.is_written:
             waits += self._deliveries.waits_ms()
         if self._is_idle and not self._is_stopping:
@@ -232,13 +240,17 @@ class Forwarder:
         if place is None or not self._logs.serves(place):
             self._is_leaderless = True
             return
-        if lane.has_caught_up and self._logs.high_watermark(place) <= lane.read_to:
+        is_committed = lane.level == TRANSACTIONS
+        end = self._logs.last_stable_offset(place) if is_committed else self._logs.high_watermark(place)
+        if is_committed and end < self._logs.high_watermark(place):
+            self._has_open_transactions = True
+        if lane.has_caught_up and end <= lane.read_to:
             return
 
         def take(read: Read) -> None:
             self._take_entries(lane, read)
 
-        if not self._read(lane.level, place, lane.read_to, take):
+        if not self._read(lane.level, place, lane.read_to, take, is_committed=is_committed):
             self._pause()
 
     def _take_entries(self, lane: Lane, read: Read) -> None:
@@ -252,7 +264,7 @@ class Forwarder:
             self._end_lane(lane, read)
         now_ms = self._clock.now_ms()
         for batch in records_of(read):
-            if batch.next_offset > read.high_watermark or not (lane.has_room or not lane.has_caught_up):
+            if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
                 break
             lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
         if not read.chunks and not lane.has_caught_up:
@@ -269,7 +281,9 @@ class Forwarder:
             )
             lane.end_at(end)
 
-    def _read(self, name: str, place: LogPlace, offset: int, take: Callable[[Read], None]) -> bool:
+    def _read(
+        self, name: str, place: LogPlace, offset: int, take: Callable[[Read], None], *, is_committed: bool
+    ) -> bool:
         """Ask for records, once at a time for each log; False: no room on the ring."""
         if name in self._is_reading:
             return True
@@ -280,7 +294,7 @@ class Forwarder:
                 take(read)
 
         self._is_reading.add(name)
-        if not self._logs.read(place, offset, done, bytes_max=BUFFER_BYTES):
+        if not self._logs.read(place, offset, done, bytes_max=BUFFER_BYTES, is_committed=is_committed):
             self._is_reading.discard(name)
             return False
         return True

@@ -10,7 +10,7 @@ from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
-from appliance.services.forwarder import State
+from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
 from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
 
 
@@ -124,3 +124,47 @@ def test_a_record_that_is_due_while_nobody_leads_waits_longer_each_time(tmp_path
     house.logs.leaderless = set()
     house.pass_ms(10_200)
     assert house.delivered() == [b"a"]
+
+
+def test_delayed_records_of_a_transaction_are_delivered_once_when_it_is_committed(house: Delivering) -> None:
+    house.store_in_transaction(b"a", producer_id=7)
+    house.store_in_transaction(b"b", producer_id=8)
+    house.pass_ms(6_000)
+    assert house.delivered() == [], "both are open"
+    house.end_transaction(producer_id=7, committed=True)
+    house.store(b"c", due_in_ms=5_000)
+    house.pass_ms(400)
+    assert house.delivered() == [b"a"], "it was due already"
+    assert house.forwarder.next_look_ms() == TRANSACTION_LOOK_MS, "one is open"
+    house.end_transaction(producer_id=8, committed=False)
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"c"]
+    assert (house.counts.delivered, house.counts.dropped) == (2, 0)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"c"]
+
+
+def test_a_committed_record_that_is_not_due_yet_waits_on_a_level(house: Delivering) -> None:
+    house.store_in_transaction(b"a", producer_id=7, due_in_ms=7_000)
+    house.end_transaction(producer_id=7, committed=True)
+    house.pass_ms(1_000)
+    assert [record.value for record in house.stored("10s")] == [b"a"]
+    house.pass_ms(8_800)
+    assert house.delivered() == []
+    house.pass_ms(400)
+    assert house.delivered() == [b"a"]
+
+
+def test_a_kill_between_a_commit_and_a_level_doubles_nothing(house: Delivering) -> None:
+    house.store_in_transaction(b"a", b"b", producer_id=7)
+    house.store_in_transaction(b"x", producer_id=9)
+    house.end_transaction(producer_id=9, committed=False)
+    house.end_transaction(producer_id=7, committed=True)
+    house.logs.lost = {f"{DELAYED_PREFIX}5s"}
+    house.pass_ms(1_000)
+    house.logs.lost = set()
+    house.new_forwarder()
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert len(house.stored("5s")) == 2

@@ -209,14 +209,15 @@ class ProduceHandler:
             if wanted.records_length < 0:
                 partitioned.fail(item, _INVALID_RECORD)
                 continue
-            if route.delays and self._place_divided(partitioned, item, route, flags):
+            item_flags = flags | _UNPROVED if item in unproved else flags
+            if route.delays and self._place_divided(partitioned, item, route, item_flags):
                 continue
             operation = produce_request(
                 partitioned.request_id,
                 item,
                 route.row,
                 route.incarnation,
-                flags | _UNPROVED if item in unproved else flags,
+                item_flags,
                 request.acks,
                 block.position + wanted.records_position,
                 wanted.records_length,
@@ -283,6 +284,7 @@ class ProduceHandler:
             result.base_offset,
             partitioned.pending,
             partial(partitioned.stored, item, result),
+            transactional_id=partitioned.request.transactional_id,
         )
 
     def _refuse_unrouted(self, partitioned: _PartitionedProduce, item: int, error: int) -> None:
