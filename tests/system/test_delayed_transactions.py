@@ -107,8 +107,8 @@ def test_a_fenced_producer_delivers_nothing(broker: Appliance) -> None:
     old.produce("fenced", b"old", partition=0, headers=DELAY)
     old.flush(PATIENCE_S)
     new = transactional(broker, "fenced")
-    with pytest.raises(KafkaException, match="old epoch|fenced"):
-        old.produce("fenced", b"zombie", partition=0, headers=DELAY)
+    old.produce("fenced", b"zombie", partition=0, headers=DELAY)
+    with pytest.raises(KafkaException, match="fenced"):
         old.commit_transaction(PATIENCE_S)
     new.begin_transaction()
     new.produce("fenced", b"new", partition=0, headers=DELAY)
