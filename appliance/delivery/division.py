@@ -35,7 +35,7 @@ DELAYED_MAX: Final = 10_000
 
 RECORDS_MAX: Final = 20_000
 """The most records of a batch with a delayed one: 100,000 small ones take 0.3 s, delayed or not."""
-_ASKS: Final = re.compile(rb"[\x00\x1c]delivery\.delay|[\x00\x16]delivery\.at")
+_ASKS: Final = re.compile(rb"[\x00\x1c]delivery\.delay|[\x00\x16]delivery\.at|[\x00\x1e]delivery\.cancel")
 """A header's name behind the last byte of its length as a varint: without it, a batch has no delayed record."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
@@ -172,7 +172,7 @@ def _due(
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, str(fault)) from None
     if due is None:
         return None
-    if rules.is_compacted and record.key is None:
+    if rules.is_compacted and record.key is None and not due.is_cancel:
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, "a record on a compacted topic must have a key")
     if length_bytes + OVERHEAD_BYTES + b.HEADER_BYTES > min(RECORD_BYTES_MAX, rules.message_bytes_max):
         raise RefusedDelay(

@@ -6,8 +6,10 @@
 
 All records of a level wait for the same time, so each partition of its topic is in due order.
 
-Beside the levels there is a place for records whose transaction is open, with a topic of its own. They do not wait
-there when it has ended: they go to a level, or to their topic if they are due by then.
+Beside the levels there are two places with topics of their own, where no record waits for a time:
+
+    transactions   records whose transaction is open; when it is committed, they go to a level, or to their topic
+    cancels        what cancels delayed records
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from appliance.cluster import DELAYED_PREFIX, DELAYED_TRANSACTIONS
+from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_TRANSACTIONS
 from appliance.config.sections.services import level_delays_ms
 
 TRANSACTIONS: Final = DELAYED_TRANSACTIONS.removeprefix(DELAYED_PREFIX)
+CANCELS: Final = DELAYED_CANCELS.removeprefix(DELAYED_PREFIX)
 
 
 class Levels:
-    """All levels in ascending order, and behind them the place of open transactions, whose delay is 0.
+    """All levels in ascending order, and behind them the places `transactions` and `cancels`, whose delay is 0.
 
-    `names`, `delays_ms` and `topics` go by the number of the place; `transactions` is the last one.
+    `names`, `delays_ms` and `topics` go by the number of the place.
 
     Args:
         names: such as `5s` or `2h`; the names of the internal topics end with them.
@@ -35,7 +38,16 @@ class Levels:
         ConfigurationError: a name is no duration, or they do not ascend.
     """
 
-    __slots__ = ("_level_ms", "_places", "_raised_ms", "delays_ms", "names", "topics", "transactions")
+    __slots__ = (
+        "_level_ms",
+        "_places",
+        "_raised_ms",
+        "cancels",
+        "delays_ms",
+        "names",
+        "topics",
+        "transactions",
+    )
 
     def __init__(self, names: Sequence[str], exact_names: Sequence[str] = ()) -> None:
         raised_ms = level_delays_ms("delivery.delay.levels", names)
@@ -45,8 +57,9 @@ class Levels:
         self._raised_ms = raised_ms
         self._places = tuple(map(self._level_ms.index, raised_ms))
         self.transactions = len(known)
-        self.delays_ms = (*self._level_ms, 0)
-        self.names = (*(known[delay_ms] for delay_ms in self._level_ms), TRANSACTIONS)
+        self.cancels = self.transactions + 1
+        self.delays_ms = (*self._level_ms, 0, 0)
+        self.names = (*(known[delay_ms] for delay_ms in self._level_ms), TRANSACTIONS, CANCELS)
         self.topics = tuple(f"{DELAYED_PREFIX}{name}" for name in self.names)
 
     def of(self, delay_ms: int, *, is_exact: bool = False) -> int:

@@ -131,6 +131,7 @@ class ServicesAgent:
             "waiting_deliveries": sum(each[0] for each in statistics),
             "repeated_records": sum(each[1] for each in statistics),
             "dropped_records": self._counts.dropped,
+            "cancelled_records": self._counts.cancelled,
             "unread_records": sum(each[2] for each in statistics),
         }
 

@@ -79,9 +79,10 @@ class Batch:
 class Counts:
     """What all forwarders of a process have done since its start."""
 
-    __slots__ = ("delivered", "dropped")
+    __slots__ = ("cancelled", "delivered", "dropped")
 
     def __init__(self) -> None:
+        self.cancelled = 0
         self.delivered = 0
         self.dropped = 0
 

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import DELAYED_STATE
-from appliance.delivery.levels import TRANSACTIONS
+from appliance.delivery.levels import CANCELS, TRANSACTIONS
 from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
@@ -38,6 +38,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import HEADER_BYTES
 from appliance.protocol.records.record import Record
 from appliance.services.batches import records_of
+from appliance.services.cancellations import Cancellations
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
 from appliance.services.lane import BUFFER_BYTES, Entry, Lane
@@ -91,6 +92,7 @@ class Forwarder:
         self._complain = complain
         self.state = State.LOADING
         self.lanes: list[Lane] = []
+        self.cancellations = Cancellations(0)
         self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
         self._deliveries = Deliveries(
             topics,
@@ -166,7 +168,7 @@ class Forwarder:
         return (
             len(self._deliveries),
             sum(lane.repeated for lane in self.lanes),
-            sum(lane.unread for lane in self.lanes),
+            sum(lane.unread for lane in self.lanes) + self.cancellations.unread,
         )
 
     # LOADING
@@ -186,7 +188,9 @@ class Forwarder:
                 wanted=wanted.get(level, ()),
             )
             for level, delay_ms in zip(levels.names, levels.delays_ms, strict=True)
+            if level != CANCELS
         ]
+        self.cancellations = Cancellations(progress.positions.get(CANCELS, 0))
         self.state = State.CATCHING_UP
 
     # CATCHING_UP
@@ -282,7 +286,13 @@ class Forwarder:
             lane.end_at(end)
 
     def _read(
-        self, name: str, place: LogPlace, offset: int, take: Callable[[Read], None], *, is_committed: bool
+        self,
+        name: str,
+        place: LogPlace,
+        offset: int,
+        take: Callable[[Read], None],
+        *,
+        is_committed: bool = False,
     ) -> bool:
         """Ask for records, once at a time for each log; False: no room on the ring."""
         if name in self._is_reading:
@@ -314,8 +324,10 @@ class Forwarder:
             self._write()
             return
         deliveries.append()
-        if deliveries.has_round or self._is_stopping:
+        if deliveries.has_round or self._is_stopping or not self._read_cancellations():
             return
+        if not len(deliveries):
+            self._forget_cancellations()
         if self._begin_round():
             self._write()
         elif state.progress.open and not deliveries.has_stuck:
@@ -324,7 +336,55 @@ class Forwarder:
 
     def _write(self) -> None:
         positions = {lane.level: lane.position for lane in self.lanes}
+        positions[CANCELS] = self.cancellations.position
         self._state_log.write(positions, self._deliveries.names(), self._deliveries.written)
+
+    # Cancelling
+
+    def _read_cancellations(self) -> bool:
+        """Read what cancels records; return whether all that is acknowledged has been read, so a round may begin."""
+        cancellations = self.cancellations
+        place = self._topics.wait_place(CANCELS, self._partition)
+        if place is None or not self._logs.serves(place):
+            self._is_leaderless = True
+            return False
+        end = self._logs.log_end(place)
+        if end < cancellations.read_to:
+            cancellations.begin_at(end)  # a power cut has taken the end of the log
+        if self._logs.high_watermark(place) <= cancellations.read_to:
+            return True
+        if not cancellations.has_room:
+            self._complain(
+                f"{place.topic}-{self._partition}: too many records were cancelled; later cancellations do not count "
+                "before earlier ones are forgotten, which takes as long as the largest level"
+            )
+            return True
+        if not self._read(CANCELS, place, cancellations.read_to, self._take_cancellations):
+            self._pause()
+        return False
+
+    def _take_cancellations(self, read: Read) -> None:
+        if read.error == ErrorCode.OFFSET_OUT_OF_RANGE and read.log_start > self.cancellations.read_to:
+            self.cancellations.begin_at(read.log_start)
+        elif read.error:
+            self._pause()
+        now_ns = self._clock.monotonic_ns()
+        for batch in records_of(read):
+            if batch.next_offset > read.end or not self.cancellations.has_room:
+                break
+            self.cancellations.take(batch.records, next_offset=batch.next_offset, now_ns=now_ns)
+
+    def _forget_cancellations(self) -> None:
+        """No delivery is open, so all that waits is on a level."""
+        cancellations, now_ns = self.cancellations, self._clock.monotonic_ns()
+        if cancellations.wants_close(now_ns):
+            places = {lane.level: self._topics.wait_place(lane.level, self._partition) for lane in self.lanes}
+            led = {level: place for level, place in places.items() if place is not None}
+            if len(led) == len(places):
+                cancellations.close({level: self._logs.high_watermark(place) for level, place in led.items()})
+        cancellations.expire({lane.level: lane.position for lane in self.lanes}, now_ns)
+
+    # Rounds
 
     def _begin_round(self) -> bool:
         """Take due entries out of the lanes; return whether there are some."""
@@ -332,12 +392,16 @@ class Forwarder:
         taken: dict[Target, list[tuple[str, Entry, Record]]] = {}
         sizes: dict[Target, int] = {}
         count = size_bytes = 0
-        dropped = 0
+        dropped = cancelled = 0
         while count < ROUND_RECORDS and size_bytes < ROUND_BYTES:
             lane = self._next_due(now_ms)
             if lane is None:
                 break
             entry = lane.buffer[0]
+            if self.cancellations.has(entry.waiting):
+                lane.pop()
+                cancelled += 1
+                continue
             found = self._target(entry.waiting, now_ms)
             if found is None:
                 lane.pop()
@@ -360,15 +424,16 @@ class Forwarder:
             sizes[target] = used_bytes + length_bytes
             count += 1
             size_bytes += length_bytes
+        self._counts.cancelled += cancelled
         if dropped:
             self._counts.dropped += dropped
             self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
         for target, entries in taken.items():
             names = tuple((level, entry.offset) for level, entry, _ in entries)
             self._deliveries.begin(target, names, [record for _, _, record in entries])
-        if taken or dropped:
+        if taken or dropped or cancelled:
             self._state_log.changed()
-        return bool(taken or dropped)
+        return bool(taken or dropped or cancelled)
 
     def _next_due(self, now_ms: int) -> Lane | None:
         """Return the lane whose first entry is due first, if it is due."""
@@ -385,6 +450,8 @@ class Forwarder:
         topic = self._topics.topic(waiting.topic_id)
         if topic is None or waiting.partition >= len(topic.partitions):
             return None
+        if waiting.cancels is not None:  # of a transaction
+            return self._level_target(self._topics.levels.cancels)
         left_ms = waiting.due_ms - now_ms
         if left_ms <= 0:
             target = waiting.topic_id, waiting.partition
@@ -423,6 +490,10 @@ class Forwarder:
             place = self._topics.wait_place(lane.level, self._partition)
             if place is not None and offset > self._trimmed.get(lane.level, 0):
                 self._trim_log(lane.level, place, offset)
+        offset = progress.positions.get(CANCELS, 0)
+        place = self._topics.wait_place(CANCELS, self._partition)
+        if place is not None and offset > self._trimmed.get(CANCELS, 0):
+            self._trim_log(CANCELS, place, offset)
         place = self._state_log.place()
         if place is not None and not self._state_log.is_writing:
             offset = self._logs.log_end(place) - 1  # the last record is the one that counts

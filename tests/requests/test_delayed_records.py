@@ -10,7 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from appliance.cluster import DELAYED_PREFIX, DELAYED_TRANSACTIONS, PartitionImage, TopicImage
+from appliance.cluster import (
+    DELAYED_CANCELS,
+    DELAYED_PREFIX,
+    DELAYED_TRANSACTIONS,
+    PartitionImage,
+    TopicImage,
+)
 from appliance.delivery.division import RefusedDelay
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import waiting_of
@@ -36,7 +42,7 @@ class Delaying(Serving):
         services = self.settings.services
         levels = {
             f"{DELAYED_PREFIX}{name}" for name in (*services.delay_levels, *services.delay_exact_levels)
-        } | {DELAYED_TRANSACTIONS}
+        } | {DELAYED_CANCELS, DELAYED_TRANSACTIONS}
         made = {name: TopicImage(name, UUID(int=6), (partition,), internal=True) for name in levels}
         if not self.is_deleted:
             configs = {"delivery.delay.enable": "true", "delivery.delay.mode": "exact"}

@@ -13,6 +13,7 @@ from uuid import UUID
 from appliance.channels.metadata_image import ImageReader
 from appliance.clock import ManualClock
 from appliance.cluster import (
+    DELAYED_CANCELS,
     DELAYED_PREFIX,
     DELAYED_STATE,
     DELAYED_TRANSACTIONS,
@@ -23,7 +24,8 @@ from appliance.cluster import (
 )
 from appliance.config import Settings
 from appliance.config.sections.services import ServicesSettings
-from appliance.delivery.levels import TRANSACTIONS
+from appliance.delivery.due import CANCEL, ID
+from appliance.delivery.levels import CANCELS, TRANSACTIONS
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.errors import RejectedRequest
 from appliance.log.chunks import read_chunks
@@ -170,7 +172,7 @@ class Delivering:
             data_dir=directory,
             services=ServicesSettings(processes=1, delay_levels=LEVELS, delay_exact_levels=EXACT_LEVELS),
         )
-        levels = (*LEVELS, *EXACT_LEVELS, TRANSACTIONS)
+        levels = (*LEVELS, *EXACT_LEVELS, TRANSACTIONS, CANCELS)
         names = [DELAYED_STATE, *(f"{DELAYED_PREFIX}{level}" for level in levels)]
         topics = {name: _topic(name, UUID(int=100 + number), 1) for number, name in enumerate(names)}
         topics[TOPIC] = _topic(TOPIC, TOPIC_ID, 4, configs)
@@ -192,17 +194,45 @@ class Delivering:
         )
         return self.forwarder
 
-    def store(self, *values: bytes, level: str = "5s", due_in_ms: int = 5_000, partition: int = 0) -> None:
-        """Store records that are due in so many ms, in one batch."""
+    def store(
+        self,
+        *values: bytes,
+        level: str = "5s",
+        due_in_ms: int = 5_000,
+        partition: int = 0,
+        names: tuple[bytes, ...] = (),
+        first_offset: int = 0,
+    ) -> None:
+        """Store records that are due in so many ms, in one batch. `names`: their ids."""
         now_ms = self.clock.now_ms()
         log = self.logs.log(f"{DELAYED_PREFIX}{level}")
-        made = [
-            Waiting(TOPIC_ID, partition, number, now_ms + due_in_ms, Origin(), Record(value)).to_record(
-                now_ms
-            )
-            for number, value in enumerate(values)
-        ]
-        log.append(memoryview(encode_batch(made)), leader_epoch=0)
+        made = []
+        for at, value in enumerate(values):
+            record = Record(value, headers=((ID, names[at]),) if names else ())
+            due_ms = now_ms + due_in_ms
+            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, Origin(), record))
+        log.append(memoryview(encode_batch([each.to_record(now_ms) for each in made])), leader_epoch=0)
+
+    def _cancellation(self, name: bytes, offset: int) -> Record:
+        now_ms = self.clock.now_ms()
+        record = Record(None, headers=((CANCEL, name),))
+        return Waiting(TOPIC_ID, 0, offset, now_ms, Origin(), record).to_record(now_ms)
+
+    def cancel(self, name: bytes, *, offset: int) -> None:
+        """Cancel what has the id and came before `offset`."""
+        log = self.logs.log(DELAYED_CANCELS)
+        log.append(memoryview(encode_batch([self._cancellation(name, offset)])), leader_epoch=0)
+
+    def cancel_in_transaction(self, name: bytes, *, offset: int, producer_id: int) -> None:
+        batch = encode_batch(
+            [self._cancellation(name, offset)],
+            attributes=TRANSACTIONAL,
+            producer_id=producer_id,
+            producer_epoch=0,
+        )
+        self.logs.log(DELAYED_TRANSACTIONS).append(
+            memoryview(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, transaction_verified=True
+        )
 
     def store_in_transaction(
         self, *values: bytes, producer_id: int, due_in_ms: int = 5_000, partition: int = 0

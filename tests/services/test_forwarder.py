@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE
+from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
+from appliance.delivery.levels import CANCELS
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
+from appliance.services.cancellations import GROUP_MS, KEPT_MS
 from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
 from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
 
@@ -168,3 +170,53 @@ def test_a_kill_between_a_commit_and_a_level_doubles_nothing(house: Delivering) 
     house.pass_ms(6_000)
     assert house.delivered() == [b"a", b"b"]
     assert len(house.stored("5s")) == 2
+
+
+def test_a_record_that_was_cancelled_before_it_is_due_is_not_delivered(house: Delivering) -> None:
+    house.store(b"a", b"b", names=(b"1", b"2"))
+    house.store(b"c", names=(b"2",), first_offset=20)
+    house.pass_ms(4_800)
+    house.cancel(b"2", offset=10)
+    house.pass_ms(400)
+    assert house.delivered() == [b"a", b"c"], "the record at offset 20 came later"
+    assert (house.counts.delivered, house.counts.cancelled, house.counts.dropped) == (2, 1, 0)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"c"]
+
+
+def test_a_cancellation_holds_through_steps_and_deaths_until_nothing_can_wait(house: Delivering) -> None:
+    house.store(b"long", level="10s", due_in_ms=25_000, names=(b"1",))
+    house.pass_ms(2_000)
+    house.cancel(b"1", offset=10)
+    house.new_forwarder()
+    house.pass_ms(11_000)
+    assert house.counts.cancelled == 1, "at its first step"
+    assert [len(house.stored(level)) for level in ("5s", "10s")] == [0, 1]
+    house.pass_ms(GROUP_MS + KEPT_MS + 10_000, step_ms=1_000)
+    house.store(b"next")
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"next"]
+    assert len(house.forwarder.cancellations) == 0
+    assert house.progress().positions[CANCELS] == 1
+
+
+def test_no_round_begins_before_what_is_cancelled_was_read(house: Delivering) -> None:
+    house.store(b"a", names=(b"1",))
+    house.cancel(b"1", offset=10)
+    house.logs.leaderless = {(DELAYED_CANCELS, 0)}
+    house.pass_ms(6_000)
+    assert house.delivered() == []
+    house.logs.leaderless = set()
+    house.pass_ms(1_000)
+    assert (house.delivered(), house.counts.cancelled) == ([], 1)
+
+
+def test_a_cancellation_of_a_transaction_counts_from_its_commit(house: Delivering) -> None:
+    house.store(b"a", b"b", names=(b"1", b"2"))
+    house.cancel_in_transaction(b"1", offset=10, producer_id=7)
+    house.cancel_in_transaction(b"2", offset=11, producer_id=8)
+    house.end_transaction(producer_id=7, committed=True)
+    house.end_transaction(producer_id=8, committed=False)
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"b"]

@@ -47,6 +47,7 @@ from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import BrokerConfigs, Settings, effective_topic_configs
 from appliance.delivery.division import Division, RefusedDelay, Rules, divide
+from appliance.delivery.due import Due
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import Waiting, delay_partition
 from appliance.ipc.agent import Timers
@@ -177,7 +178,11 @@ class DelayedRecords:
             raise RefusedDelay(
                 first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
             )
-        if self._place(route, self._levels.transactions if division.is_transactional else 0) is None:
+        levels = tuple(
+            self._level(due, is_transactional=division.is_transactional, is_exact=rules.is_exact)
+            for _, due, _ in division.delayed
+        )
+        if any(self._place(route, level) is None for level in set(levels)):
             # Before anything is appended. The services process creates the topics, and may not know yet that it must.
             self.wake()
             raise RefusedDelay(
@@ -189,13 +194,12 @@ class DelayedRecords:
                 first, ErrorCode.NOT_ENOUGH_REPLICAS, "no memory is free for a batch with delayed records"
             )
         block.view[: len(division.kept)] = division.kept
-        levels = tuple(
-            self._levels.transactions
-            if division.is_transactional
-            else self._levels.of(due.wait_ms, is_exact=rules.is_exact)
-            for _, due, _ in division.delayed
-        )
         return Divided(route, division, levels, block, len(division.kept))
+
+    def _level(self, due: Due, *, is_transactional: bool, is_exact: bool) -> int:
+        if is_transactional:
+            return self._levels.transactions
+        return self._levels.cancels if due.is_cancel else self._levels.of(due.wait_ms, is_exact=is_exact)
 
     def give(self, divided: Divided) -> None:
         """Give the block of a kept batch back; its worker has answered, or is dead, or has not got it."""
