@@ -48,7 +48,7 @@ def _delivery_id(_context: click.Context, parameter: click.Parameter, text: str)
     type=click.IntRange(min=1, max=100_000),
     default=LIMIT,
     show_default=True,
-    help="Show so many records: those that are due first.",
+    help="Show at most this number of records: those that are due first.",
 )
 @json_option
 @client_options
