@@ -64,6 +64,14 @@ class Waiting(NamedTuple):
         """Return the id of the records that this one cancels; None if it is one to deliver."""
         return _header(self.record, CANCEL)
 
+    @property
+    def delay_ms(self) -> int | None:
+        """Return the delay that the producer asked for; None if it named a time."""
+        if _header(self.record, AT) is not None:
+            return None
+        value = _header(self.record, DELAY)
+        return int(value) if value is not None and value.isdigit() else None
+
     def to_record(self, now_ms: int) -> Record:
         """Return the record for the internal topic, with the time from which it waits there."""
         record, origin = self.record, self.origin

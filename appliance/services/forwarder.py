@@ -402,7 +402,8 @@ class Forwarder:
                 lane.pop()
                 cancelled += 1
                 continue
-            found = self._target(entry.waiting, now_ms)
+            waiting = _with_time_left(entry.waiting, now_ms, waited_ms=lane.delay_ms)
+            found = self._target(waiting, now_ms)
             if found is None:
                 lane.pop()
                 dropped += 1
@@ -411,7 +412,7 @@ class Forwarder:
             if limit_bytes < 0:
                 self._pause()
                 break
-            record = self._to_append(target[0], entry.waiting, now_ms)
+            record = self._to_append(target[0], waiting, now_ms)
             length_bytes = _length_bytes(record)
             used_bytes = sizes.get(target, HEADER_BYTES)
             if target in taken and used_bytes + length_bytes > limit_bytes:
@@ -512,6 +513,17 @@ class Forwarder:
 
     def _pause(self, pause_ms: int = PAUSE_MS) -> None:
         self._not_before_ns = self._clock.monotonic_ns() + pause_ms * NS_PER_MS
+
+
+def _with_time_left(waiting: Waiting, now_ms: int, *, waited_ms: int) -> Waiting:
+    """Return the record with the time at which it is due by the clock of now.
+
+    If the clock was set back, no more is left of a delay than what it has not waited on this level.
+    """
+    delay_ms = waiting.delay_ms
+    if delay_ms is None or waiting.due_ms <= now_ms + delay_ms - waited_ms:
+        return waiting
+    return waiting._replace(due_ms=now_ms + delay_ms - waited_ms)
 
 
 def _length_bytes(record: Record) -> int:

@@ -202,13 +202,14 @@ class Delivering:
         partition: int = 0,
         names: tuple[bytes, ...] = (),
         first_offset: int = 0,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
     ) -> None:
-        """Store records that are due in so many ms, in one batch. `names`: their ids."""
+        """Store records that are due in `due_in_ms`, in one batch. `names`: their ids."""
         now_ms = self.clock.now_ms()
         log = self.logs.log(f"{DELAYED_PREFIX}{level}")
         made = []
         for at, value in enumerate(values):
-            record = Record(value, headers=((ID, names[at]),) if names else ())
+            record = Record(value, headers=((ID, names[at]),) if names else headers)
             due_ms = now_ms + due_in_ms
             made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, Origin(), record))
         log.append(memoryview(encode_batch([each.to_record(now_ms) for each in made])), leader_epoch=0)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
+from appliance.delivery.due import AT, DELAY
 from appliance.delivery.levels import CANCELS
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
@@ -220,3 +221,26 @@ def test_a_cancellation_of_a_transaction_counts_from_its_commit(house: Deliverin
     house.end_transaction(producer_id=8, committed=False)
     house.pass_ms(6_000)
     assert house.delivered() == [b"b"]
+
+
+def test_a_clock_that_was_set_back_prolongs_no_delay_and_delivers_nothing_before_its_time(
+    house: Delivering,
+) -> None:
+    house.store(b"delay", headers=((DELAY, b"5000"),))
+    house.store(b"time", headers=((AT, b"%d" % (house.clock.now_ms() + 5_000)),))
+    house.pass_ms(1_000)
+    house.clock.set_wall(house.clock.now_ms() - 3_600_000)
+    house.pass_ms(5_200)
+    assert house.delivered() == [b"delay"]
+    house.pass_ms(3_600_000, step_ms=1_000)
+    house.pass_ms(11_000, step_ms=1_000)
+    assert house.delivered() == [b"delay", b"time"]
+
+
+def test_a_clock_that_was_set_back_prolongs_an_exact_delay_by_its_length_at_most(tmp_path: Path) -> None:
+    house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
+    house.store(b"a", level="5s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.pass_ms(4_000)
+    house.clock.set_wall(house.clock.now_ms() - 3_600_000)
+    house.pass_ms(5_400 + 2_600)
+    assert house.delivered() == [b"a"]

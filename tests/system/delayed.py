@@ -139,12 +139,13 @@ class Load(threading.Thread):
         assert not self.failed, self.failed[:3]
 
 
-def check(broker: Appliance, load: Load) -> None:
-    """Each acknowledged record is there once, and none came early."""
+def check(broker: Appliance, load: Load, *, is_clock_kept: bool = True) -> None:
+    """Each acknowledged record is there once, and none came early by a clock that was kept."""
     found = consumed(broker, load.topic, len(load.acked), more_s=2.0)
     times = Counter(each.value() for each in found)
     assert {value: count for value, count in times.items() if count > 1} == {}
     assert times.keys() == load.acked.keys()
-    early = [each.value() for each in found if each.timestamp()[1] < load.acked[each.value()] * 1000 - 1]
-    assert early == []
     assert any(b" 1900" in value for value in times)
+    if is_clock_kept:
+        early = [each.value() for each in found if each.timestamp()[1] < load.acked[each.value()] * 1000 - 1]
+        assert early == []
