@@ -51,6 +51,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "waiting_deliveries",
         "repeated_records",
         "dropped_records",
+        "cancelled_records",
         "unread_records",
     ),
     "netproc": (

@@ -247,12 +247,14 @@ class Wiring:
     def close_bells_of_strangers(self, role: Role) -> None:
         """Close, in the new process of `role`, the doorbells of those whom it never rings.
 
-        It rings those with whom it shares a ring. A network process rings the key process (key_channel.py) and the
-        services processes, too.
+        It rings those with whom it shares a ring. A network process also rings the key process (key_channel.py).
+        Network processes and coordinators ring the services processes.
         """
         known = {role}
         if role.kind is RoleKind.NETPROC:
-            known |= {KEYS, *services_roles(self.settings)}
+            known.add(KEYS)
+        if role.kind in {RoleKind.NETPROC, RoleKind.COORDINATOR}:
+            known.update(services_roles(self.settings))
         for writer, reader in ring_routes(self.settings):
             if role in (writer, reader):
                 known |= {writer, reader}
@@ -300,7 +302,7 @@ class Attachment:
         return self.wiring.clean_directories if self.generation == 1 else {}
 
     def services_bells(self) -> tuple[Doorbell, ...]:
-        """The doorbells of the services processes, which share no ring with a network process."""
+        """The doorbells of the services processes, which share no ring with those that ring them."""
         return tuple(map(self._doorbell, services_roles(self.wiring.settings)))
 
     def _doorbell(self, role: Role) -> Doorbell:

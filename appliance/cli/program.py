@@ -75,6 +75,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "transactions": LazyCommand(
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
+    "delayed": LazyCommand("appliance.cli.delayed", "delayed", "List, show and cancel delayed records."),
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "tokens": LazyCommand("appliance.cli.tokens", "tokens", "Create, list, renew and end delegation tokens."),

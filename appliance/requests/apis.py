@@ -143,6 +143,7 @@ class Apis:
                 clock=clock,
                 bells=attachment.services_bells(),
                 timers=timers,
+                questions=questions,
             ),
             rights=rights,
             auditing=auditing,
