@@ -52,6 +52,10 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "repeated_records",
         "dropped_records",
         "unread_records",
+        "audited_records",
+        "audit_findings",
+        "lost_observations",
+        "unaudited_commits",
     ),
     "netproc": (
         "watched_partitions",
@@ -86,6 +90,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
     "dropped_records": "delayed records could not be delivered and were dropped: see the log of the services process",
+    "unaudited_commits": "commits were not audited, because a partition has more groups than the audit can follow",
     "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""

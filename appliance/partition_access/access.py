@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
+from appliance.channels.partition_table import HIGH_WATERMARK, LOG_START, SLOT_LOG_END
 from appliance.channels.request_channel import (
     ANSWER_LOG_START,
     ERROR,
@@ -54,13 +54,15 @@ from appliance.channels.wiring import Attachment
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile, HostFault
 from appliance.ipc.buffer_pool import Block, BufferPool
-from appliance.log.chunks import Chunk, read_chunks
+from appliance.log.chunks import Chunk, read_chunks, read_headers
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
 from appliance.log.producer_state import AppendOrigin
+from appliance.log.segment_file import Header
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
 READ_BYTES: Final = 4 << 20
+HEADERS_MAX: Final = 4_096
 COMMIT_TIMEOUT_MS: Final = 5_000
 """Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
 
@@ -80,7 +82,8 @@ Done = Callable[[int], None]
 class Read(NamedTuple):
     """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
 
-    `error` is a Kafka error code; `replaced`: the segment came to be another file meanwhile, so ask again.
+    `headers`: instead of `chunks`, if only headers were asked for. `error` is a Kafka error code. `replaced`:
+    the segment came to be another file meanwhile, so ask again.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -90,6 +93,7 @@ class Read(NamedTuple):
     error: int = 0
     replaced: bool = False
     why: str = ""
+    headers: tuple[Header, ...] = ()
 
 
 class _Append:
@@ -104,15 +108,22 @@ class _Append:
 
 
 class _Reading:
-    __slots__ = ("done", "files_version", "offset", "place")
+    __slots__ = ("done", "files_version", "headers_only", "offset", "place")
 
     def __init__(
-        self, place: LogPlace, offset: int, files_version: int, done: Callable[[Read], None]
+        self,
+        place: LogPlace,
+        offset: int,
+        files_version: int,
+        done: Callable[[Read], None],
+        *,
+        headers_only: bool,
     ) -> None:
         self.place = place
         self.offset = offset
         self.files_version = files_version
         self.done = done
+        self.headers_only = headers_only
 
 
 class PartitionAccess:
@@ -166,6 +177,10 @@ class PartitionAccess:
     def high_watermark(self, place: LogPlace) -> int:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + HIGH_WATERMARK]
+
+    def log_start(self, place: LogPlace) -> int:
+        table = self._attachment.partitions
+        return table.cells[table.at(place.row) + LOG_START]
 
     def unread(self, worker: Role) -> int:
         """Return how many messages are on the ring of the worker that it has not read; 0 where it has no ring."""
@@ -300,8 +315,12 @@ class PartitionAccess:
         done: Callable[[Read], None],
         *,
         bytes_max: int = READ_BYTES,
+        headers_only: bool = False,
     ) -> bool:
-        """Read on from `offset`, at most `bytes_max` or one batch. False: no room on the ring, ask again later."""
+        """Read on from `offset`, at most `bytes_max` or one batch. False: no room on the ring, ask again later.
+
+        `headers_only`: read at most HEADERS_MAX headers of batches, which costs one small read for each.
+        """
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
             done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
@@ -313,7 +332,7 @@ class PartitionAccess:
         )
         if not writer.put(*fetch):
             return False
-        self._waiting[identity] = _Reading(place, offset, files_version, done)
+        self._waiting[identity] = _Reading(place, offset, files_version, done, headers_only=headers_only)
         self._touched.add(place.worker)
         return True
 
@@ -384,11 +403,14 @@ class PartitionAccess:
         name = partition_directory_name(TopicPartition(place.topic, place.partition))
         path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
         chunks: tuple[Chunk, ...] = ()
+        headers: tuple[Header, ...] = ()
         fault: HostFault | None = None
+        end = position + length_bytes
         try:
-            chunks = tuple(
-                read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES, may_be_cut=True)
-            )
+            if reading.headers_only:
+                headers = tuple(read_headers(path, position, end, count_max=HEADERS_MAX))
+            else:
+                chunks = tuple(read_chunks(path, position, end, chunk_bytes=READ_BYTES, may_be_cut=True))
         except HostFault as host_fault:
             fault = host_fault
         table = self._attachment.partitions
@@ -398,7 +420,7 @@ class PartitionAccess:
             if isinstance(fault, CorruptFile):
                 self._report_damage(place, reading.offset)
             return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
-        return Read(chunks, path, high_watermark, log_start)
+        return Read(chunks, path, high_watermark, log_start, headers=headers)
 
     def _report_damage(self, place: LogPlace, offset: int) -> None:
         """Have the owner repair the log. Without room on the ring nothing is sent: the next read finds it again."""
