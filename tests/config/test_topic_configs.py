@@ -47,6 +47,9 @@ KAFKA_DEFAULTS = {
 
 
 OWN_DEFAULTS = {
+    "audit.bucket.ms": "60000",
+    "audit.enable": "false",
+    "audit.headers": "false",
     "decompressed.ratio.max": "32",
     "delivery.delay.enable": "false",
     "delivery.delay.mode": "levels",

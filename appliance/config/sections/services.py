@@ -27,8 +27,9 @@ class ServicesSettings:
         unit="processes",
         minimum=0,
         maximum=64,
-        doc="Number of services processes. They deliver delayed records. With 0, no topic can have "
-        "delivery.delay.enable. See docs/delayed-delivery.md.",
+        doc="Number of services processes. They deliver delayed records, and the first one does the message audit. "
+        "With 0, no topic can have delivery.delay.enable or audit.enable. See docs/delayed-delivery.md and "
+        "docs/message-audit.md.",
     )
     delay_levels: tuple[str, ...] = option(
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
