@@ -50,10 +50,10 @@ class Observers:
 
     def counters(self) -> Mapping[str, int]:
         """What this life has done."""
-        counts = self._audit.counts
+        audit = self._audit
         return {
-            "audited_records": counts.records,
-            "audit_findings": counts.findings,
-            "lost_observations": counts.lost_observations,
-            "unaudited_commits": counts.unnamed_groups,
+            "audited_records": audit.records,
+            "audit_findings": audit.findings,
+            "lost_observations": audit.lost_observations,
+            "unaudited_commits": audit.refused_groups,
         }

@@ -32,9 +32,10 @@ from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, encode_batch
-from appliance.services.audit_reader import ROUND_MS, AuditReader
+from appliance.services.audit_reader import AuditReader
 from appliance.services.audit_topics import AuditTopics
 from appliance.services.errand import Errand
+from appliance.services.rounds import ROUND_MS
 from tests.log.batches import read_all
 from tests.services.delivering import Logs
 

@@ -12,7 +12,7 @@ from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, encode_batch
-from appliance.services.audit_state import SNAPSHOT_MS
+from appliance.services.round_state import SNAPSHOT_MS
 from tests.services.auditing import BUCKET_MS, TOPIC, Auditing, topic_image
 
 
@@ -186,7 +186,7 @@ def test_groups_are_bounded(house: Auditing) -> None:
     assert (
         sum(records for (kind, _, _), records in house.counted().items() if kind == "committed") == GROUPS_MAX
     )
-    assert house.reader.counts.unnamed_groups == 3
+    assert house.reader.refused_groups == 3
 
 
 def test_a_topic_that_is_audited_later_gets_the_commits_from_before(tmp_path: Path) -> None:

@@ -1,40 +1,38 @@
-"""The audit's memory: in `__audit` the counts and positions of each round, in `__audit_state` a snapshot now and then.
+"""The memory of audit and trace: each round's results and positions in one topic, a snapshot now and then in another.
 
-    load     the last whole snapshot, and after it the positions of all later rounds in `__audit`
-    write    one batch: counts, findings, and one record of kind `positions`. If its outcome is not known: load again
+    load     the last whole snapshot, and after it the positions of all later rounds
+    write    one batch: results, and one record of kind `positions`. If its outcome is not known: load again
     snapshot every SNAPSHOT_MS; after that, the snapshots before it are removed
 
-So a death takes a round together with its counts, or neither. `__audit` may be deleted, or lose its end in a power cut:
-then positions are those of the snapshot, or what is left after it.
+So a death takes a round's positions together with its results, or neither. The topic of results may be deleted, or lose
+its end in a power cut: then positions are those of the snapshot, or what is left after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from appliance.clock import NS_PER_MS, Clock
-from appliance.cluster import MESSAGE_AUDIT, MESSAGE_AUDIT_STATE
-from appliance.message_audit import entry, positions
+from appliance.message_audit import positions
 from appliance.message_audit.positions import Piece, Positions
-from appliance.message_audit.tally import Tally
 from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.records.record import Record, encode_batch
-from appliance.services.audit_records import read_stretch
-from appliance.services.audit_topics import AuditTopics
 from appliance.services.errand import Appending, Pause, Step, Trimming
+from appliance.services.followed_topics import FollowedTopics
+from appliance.services.log_reads import read_stretch
 
 SNAPSHOT_MS: Final = 60_000
 PAUSE_MS: Final = 200
 
 
-class AuditState:
+class RoundState:
     """Loads, writes and keeps `positions`."""
 
     __slots__ = ("_clock", "_logs", "_snapshot", "_snapshot_ns", "_topics", "positions")
 
-    def __init__(self, topics: AuditTopics, logs: PartitionAccess, clock: Clock) -> None:
+    def __init__(self, topics: FollowedTopics[Any], logs: PartitionAccess, clock: Clock) -> None:
         self._topics = topics
         self._logs = logs
         self._clock = clock
@@ -49,7 +47,7 @@ class AuditState:
     def load(self) -> Generator[Step, Any, None]:
         """Read how far the audit has counted; wait until that can be read."""
         pieces: list[Piece] = []
-        values = yield from self._values(MESSAGE_AUDIT_STATE, 0)
+        values = yield from self._values(self._topics.state, 0)
         for value in values:
             piece = positions.decode_piece(value)
             if piece is not None:
@@ -60,9 +58,9 @@ class AuditState:
         for piece in last:
             self.positions.update(piece.positions)
             self._snapshot = piece.snapshot
-            if piece.audit_id == self._topics.audit_id():
+            if piece.audit_id == self._topics.results_id():
                 replay_from = piece.replay_from
-        values = yield from self._values(MESSAGE_AUDIT, replay_from)
+        values = yield from self._values(self._topics.results, replay_from)
         for value in values:
             changed = positions.decode(value)
             if changed is not None:
@@ -94,27 +92,28 @@ class AuditState:
                 ]
                 offset = batch.end
 
-    def write(self, tally: Tally, changed: Positions) -> Generator[Step, Any, bool]:
-        """Append a round; False: its outcome is not known, or nobody takes it. Then `load` must follow."""
-        place = self._place(MESSAGE_AUDIT)
+    def write(self, results: Iterable[tuple[str, bytes]], changed: Positions) -> Generator[Step, Any, bool]:
+        """Append a round; False: its outcome is not known, or nobody takes it. Then `load` must follow.
+
+        Args:
+            results: key and value of each record.
+        """
+        place = self._place(self._topics.results)
         if place is None:
             return False
         now_ms = self._clock.now_ms()
-        records = [
-            Record(entry.encode(each), f"{each.topic}-{each.partition}".encode(), timestamp_ms=now_ms)
-            for each in tally.entries()
-        ]
+        records = [Record(value, key.encode(), timestamp_ms=now_ms) for key, value in results]
         records.append(Record(positions.encode(changed), _POSITIONS_KEY, timestamp_ms=now_ms))
         error: int = yield Appending(place, encode_batch(records, leader_epoch=place.leader_epoch))
         return not error
 
     def snapshot(self) -> Generator[Step, Any, None]:
-        """Write a snapshot, if it is time. Call it only while nothing is being written to `__audit`."""
+        """Write a snapshot, if it is time. Call it only while no round is being written."""
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._snapshot_ns < SNAPSHOT_MS * NS_PER_MS:
             return
         self._snapshot_ns = now_ns
-        place, audit = self._place(MESSAGE_AUDIT_STATE), self._place(MESSAGE_AUDIT)
+        place, audit = self._place(self._topics.state), self._place(self._topics.results)
         if place is None or audit is None:
             return
         for key in [key for key in self.positions.partitions if not self._topics.exists(key)]:
@@ -123,7 +122,7 @@ class AuditState:
         self._snapshot += 1
         values = positions.encode_snapshot(
             self.positions,
-            audit_id=self._topics.audit_id(),
+            audit_id=self._topics.results_id(),
             replay_from=self._logs.log_end(audit),
             snapshot=self._snapshot,
         )

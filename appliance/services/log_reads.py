@@ -1,4 +1,4 @@
-"""What the audit reads with: bounded reads of one log, as steps of an errand.
+"""Bounded reads of one log, as steps of an errand.
 
 A log that cannot be read now gives no batch; the next round goes on.
 """
@@ -24,12 +24,28 @@ RECORDS_BYTES: Final = 1 << 20
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
-class ReadBatch(NamedTuple):
-    """A batch. `records` is empty if only headers were read, or if the batch cannot be decoded: then `is_unread`."""
+class ReadBatch:
+    """A batch: its header, and its bytes unless only headers were read."""
 
-    header: Header
-    records: list[Record]
-    is_unread: bool = False
+    __slots__ = ("_records", "data", "header", "is_unread")
+
+    def __init__(self, header: Header, data: memoryview | None = None) -> None:
+        self.header = header
+        self.data = data
+        self.is_unread = False
+        self._records: list[Record] | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """The records; none if only headers were read, or if the batch cannot be decoded: then `is_unread`."""
+        if self._records is None:
+            self._records = []
+            if self.data is not None:
+                try:
+                    self._records = decode_records(self.data)
+                except ApplianceError:
+                    self.is_unread = True
+        return self._records
 
     @property
     def first(self) -> int:
@@ -65,13 +81,8 @@ def read_stretch(
 def batches_of(read: Read) -> Iterator[ReadBatch]:
     """Return the batches of an answer."""
     for header in read.headers:
-        yield ReadBatch(header, [])
+        yield ReadBatch(header)
     for chunk in read.chunks:
         view = memoryview(chunk.data)
         for batch in chunk.batches:
-            try:
-                records = decode_records(view[batch.position : batch.end])
-            except ApplianceError:
-                yield ReadBatch(batch.header, [], is_unread=True)
-            else:
-                yield ReadBatch(batch.header, records)
+            yield ReadBatch(batch.header, view[batch.position : batch.end])
