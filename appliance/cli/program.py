@@ -83,6 +83,11 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "audit",
         "Show what came into a topic and what went out, by time bucket.",
     ),
+    "trace": LazyCommand(
+        "appliance.cli.message_trace",
+        "trace",
+        "Show the way of one record: produced, stored, fetched, consumed.",
+    ),
     "audit-log": LazyCommand("appliance.cli.audit_log", "audit_log", "Show the audit journal: who did what."),
     "quotas": LazyCommand(
         "appliance.cli.quotas", "quotas", "Show and change quotas of users, client ids and addresses."

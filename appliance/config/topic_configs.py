@@ -456,6 +456,24 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "trace.enable",
+        BOOLEAN,
+        False,
+        "Whether the broker traces records that have a header `traceparent` whose flags say `sampled`. It requires "
+        "services.processes. See docs/trace.md. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "trace.sample",
+        INT,
+        0,
+        "With trace.enable, the broker also traces the records of one in this number of keys. 0 means only those with "
+        "a header. Kafka has no such setting.",
+        minimum=0,
+        maximum=1_000_000_000,
+        effect=_NOW,
+    ),
+    _topic(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
@@ -518,7 +536,7 @@ def validate_topic_configs(
 
     Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
     `defaults` are what counts where `configs` say nothing: see `topic_defaults`. `can_delay`: there are services
-    processes, which delayed delivery and the message audit need.
+    processes, which delayed delivery, audit and trace need.
 
     Raises:
         ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
@@ -543,7 +561,7 @@ def validate_topic_configs(
         raise ConfigurationError(
             "delivery.delay.enable = 'true': start the appliance with services.processes = 1"
         )
-    for name in ("audit.enable",):
+    for name in ("audit.enable", "trace.enable"):
         if parsed.get(name) and not can_delay:
             raise ConfigurationError(f"{name} = 'true': start the appliance with services.processes = 1")
     for name in COMPACTION_LAGS:

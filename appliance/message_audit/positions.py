@@ -8,6 +8,8 @@
      "commits": {"12": 94},                                 partition of __consumer_offsets → read below
      "observed": 55}                                        read below, in __observations
 
+A trace has `traced` beside them, and no `sources`: the traced records of which more may be seen.
+
 In `__audit` a record has what has changed in its round, in `__audit_state` a snapshot has all, in pieces.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -46,14 +48,26 @@ class GroupPosition:
     at_ms: int
 
 
+class Traced(NamedTuple):
+    """A traced record of which more may be seen. `producer_id`: of its open transaction, else -1; `appended_ms`: -1 if
+    nobody has seen when.
+    """
+
+    trace: str
+    parent: str
+    producer_id: int
+    appended_ms: int
+
+
 @dataclass(slots=True)
 class PartitionPosition:
-    """`begin`: where the audit of the partition began."""
+    """`begin`: where the audit, or the trace, of the partition began. `traced`: offset → record, of a trace only."""
 
     begin: int = 0
     next: int = 0
     groups: dict[str, GroupPosition] = field(default_factory=dict)
     sources: Sources = field(default_factory=dict)
+    traced: dict[int, Traced] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -72,11 +86,12 @@ class Positions:
             self.observed = changed.observed
 
 
-class _Partition(msgspec.Struct):
+class _Partition(msgspec.Struct, omit_defaults=True):
     begin: int
     next: int
     groups: dict[str, tuple[int, int, int, int]] = {}
     sources: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+    traced: dict[str, Traced] = {}
 
 
 class _Positions(msgspec.Struct, kw_only=True):
@@ -174,6 +189,7 @@ def _packed(positions: Positions) -> _Positions:
                     for name, group in each.groups.items()
                 },
                 {name: (source.expected, source.gaps) for name, source in each.sources.items()},
+                {str(offset): record for offset, record in each.traced.items()},
             )
             for (topic_id, partition), each in positions.partitions.items()
         },
@@ -195,6 +211,7 @@ def _unpacked(packed: _Positions) -> Positions:
             each.next,
             {name: GroupPosition(*group) for name, group in each.groups.items()},
             {name: Source(expected, gaps) for name, (expected, gaps) in each.sources.items()},
+            {int(offset): record for offset, record in each.traced.items() if offset.isdigit()},
         )
     positions.commits = {
         int(partition): offset for partition, offset in packed.commits.items() if partition.isdigit()

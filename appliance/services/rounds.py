@@ -45,6 +45,11 @@ CHANGED_MAX: Final = 64
 """A round ends when it has changed so many partitions, because the positions of each are written down."""
 
 
+def no_steps() -> Generator[Step, Any, None]:
+    """Return the steps of what asks nothing."""
+    yield from ()
+
+
 class Rounds(Generic[F]):
     """`work` is for an `Errand`. A subclass says what is made of batches, commits and fetches."""
 
@@ -58,6 +63,8 @@ class Rounds(Generic[F]):
         self._commits: dict[int, Commits] = {}
         self._limits: dict[str | PartitionKey | int, int] = {}
         self._changed = Positions(observed=UNCHANGED)
+        self.limited_ms = 0
+        """When the limits were noted: below them, everything had been replicated by then."""
         self.lost_observations = 0
         self.refused_groups = 0
 
@@ -79,6 +86,9 @@ class Rounds(Generic[F]):
     def _forget_results(self) -> None:
         """The results are written, or are to be made again."""
         raise NotImplementedError
+
+    def _results_written(self) -> None:
+        """The results are in their topic."""
 
     def _reads_headers(self, followed: F) -> bool:
         """Whether headers of batches are enough."""
@@ -155,6 +165,7 @@ class Rounds(Generic[F]):
             if place is not None and self._logs.serves(place):
                 limits[key] = self._logs.high_watermark(place)
         self._limits = limits
+        self.limited_ms = self._clock.now_ms()
 
     def _round(self) -> Generator[Step, Any, bool | None]:
         """Read what was readable a round ago; return whether there is more of it, None if it was not written."""
@@ -176,6 +187,7 @@ class Rounds(Generic[F]):
             if not is_written:
                 return None
             self._changed = Positions(observed=UNCHANGED)
+            self._results_written()
             self._forget_results()
         if not is_behind:
             self._limit_all()

@@ -54,6 +54,8 @@ OWN_DEFAULTS = {
     "delivery.delay.enable": "false",
     "delivery.delay.mode": "levels",
     "durability": "page-cache",
+    "trace.enable": "false",
+    "trace.sample": "0",
 }
 
 

@@ -17,6 +17,8 @@ from appliance.cluster import (
     MESSAGE_AUDIT,
     MESSAGE_AUDIT_STATE,
     OBSERVATIONS,
+    TRACE,
+    TRACE_STATE,
     BrokerSlot,
     ClusterImage,
     PartitionImage,
@@ -28,6 +30,7 @@ from appliance.log.producer_state import AppendOrigin
 from appliance.message_audit.entry import COUNTS, Entry, decode
 from appliance.message_audit.observation import Fetched, Observation, Produced, encode
 from appliance.message_audit.report import Report
+from appliance.message_trace.event import Event
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
@@ -36,6 +39,8 @@ from appliance.services.audit_reader import AuditReader
 from appliance.services.audit_topics import AuditTopics
 from appliance.services.errand import Errand
 from appliance.services.rounds import ROUND_MS
+from appliance.services.trace_reader import TraceReader
+from appliance.services.trace_topics import TraceTopics
 from tests.log.batches import read_all
 from tests.services.delivering import Logs
 
@@ -86,6 +91,9 @@ def topic_image(name: str, number: int, partitions: int, configs: dict[str, str]
 class Auditing:
     """TOPIC is audited."""
 
+    enabled = "audit.enable"
+    reader: AuditReader | TraceReader
+
     def __init__(self, directory: Path, **configs: str) -> None:
         self.clock = ManualClock()
         self.logs = AuditedLogs(directory, self.clock)
@@ -93,13 +101,15 @@ class Auditing:
         topics = {
             MESSAGE_AUDIT: topic_image(MESSAGE_AUDIT, 101, 1),
             MESSAGE_AUDIT_STATE: topic_image(MESSAGE_AUDIT_STATE, 102, 1),
+            TRACE: topic_image(TRACE, 105, 1),
+            TRACE_STATE: topic_image(TRACE_STATE, 106, 1),
             OBSERVATIONS: topic_image(OBSERVATIONS, 103, 1),
             CONSUMER_OFFSETS: topic_image(CONSUMER_OFFSETS, 104, 2),
             TOPIC: topic_image(
                 TOPIC,
                 5,
                 PARTITIONS,
-                {"audit.enable": "true"} | {name.replace("_", "."): value for name, value in configs.items()},
+                {self.enabled: "true"} | {name.replace("_", "."): value for name, value in configs.items()},
             ),
         }
         self.image = _Image(ClusterImage(1, "c", 0, 1, (BrokerSlot(0, "h", 9092),), topics))
@@ -115,11 +125,16 @@ class Auditing:
 
     def begin(self) -> None:
         """Begin with what the logs have, as after a death of the process."""
-        topics = self._topics = AuditTopics(self._settings, cast(ImageReader, self.image), self.clock)
-        topics.follow_image()
         logs = cast(PartitionAccess, self.logs)
-        self.reader = AuditReader(topics, logs, self.clock)
+        self.reader = self.new_reader(logs)
         self.errand = Errand(self.reader.work, logs, self.clock, name="audit")
+
+    def new_reader(self, logs: PartitionAccess) -> AuditReader | TraceReader:
+        """Return what this house is about."""
+        topics = AuditTopics(self._settings, cast(ImageReader, self.image), self.clock)
+        topics.follow_image()
+        self._topics: AuditTopics | TraceTopics = topics
+        return AuditReader(topics, logs, self.clock)
 
     def step(self) -> bool:
         """One turn, and the answers to it; return whether something was asked."""
@@ -202,3 +217,21 @@ class Auditing:
         for each in self.entries():
             report.add(each)
         return report.result()
+
+
+class Tracing(Auditing):
+    """TOPIC is traced."""
+
+    enabled = "trace.enable"
+    reader: TraceReader
+
+    def __init__(self, directory: Path, **configs: str) -> None:
+        self.exported: list[Event] = []
+        super().__init__(directory, **configs)
+
+    def new_reader(self, logs: PartitionAccess) -> TraceReader:
+        """Return what this house is about."""
+        topics = TraceTopics(self._settings, cast(ImageReader, self.image), self.clock)
+        topics.follow_image()
+        self._topics = topics
+        return TraceReader(topics, logs, self.clock, export=self.exported.extend)

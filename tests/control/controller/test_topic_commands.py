@@ -193,7 +193,7 @@ def test_only_a_services_process_creates_the_topics_of_audit_and_trace(name: str
     assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@pytest.mark.parametrize("setting", ["delivery.delay.enable", "audit.enable"])
+@pytest.mark.parametrize("setting", ["delivery.delay.enable", "audit.enable", "trace.enable"])
 def test_a_topic_has_services_only_if_there_are_services_processes(setting: str) -> None:
     wanted = NewTopic("t", configs={setting: "true"})
     planned(wanted, existing())
