@@ -79,6 +79,16 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "tokens": LazyCommand("appliance.cli.tokens", "tokens", "Create, list, renew and end delegation tokens."),
+    "audit": LazyCommand(
+        "appliance.cli.message_audit",
+        "audit",
+        "Show what came into a topic and what went out, by time bucket.",
+    ),
+    "trace": LazyCommand(
+        "appliance.cli.message_trace",
+        "trace",
+        "Show the way of one record: produced, stored, fetched, consumed.",
+    ),
     "audit-log": LazyCommand("appliance.cli.audit_log", "audit_log", "Show the audit journal: who did what."),
     "quotas": LazyCommand(
         "appliance.cli.quotas", "quotas", "Show and change quotas of users, client ids and addresses."

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from appliance.channels.partition_table import HIGH_WATERMARK, LAST_STABLE_OFFSET, SLOT_LOG_END
+from appliance.channels.partition_table import HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START, SLOT_LOG_END
 from appliance.channels.request_channel import (
     ANSWER_LOG_START,
     ERROR,
@@ -57,14 +57,16 @@ from appliance.channels.wiring import Attachment
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile, HostFault
 from appliance.ipc.buffer_pool import Block, BufferPool
-from appliance.log.chunks import Chunk, read_chunks
+from appliance.log.chunks import Chunk, read_chunks, read_headers
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
 from appliance.log.producer_state import AppendOrigin
+from appliance.log.segment_file import Header
 from appliance.log.transaction_index import AbortedTransaction, read_aborted
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
 READ_BYTES: Final = 4 << 20
+HEADERS_MAX: Final = 4_096
 COMMIT_TIMEOUT_MS: Final = 5_000
 """Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
 
@@ -86,9 +88,10 @@ Done = Callable[[int], None]
 class Read(NamedTuple):
     """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
 
-    `error` is a Kafka error code; `replaced`: the segment came to be another file meanwhile, so ask again. `aborted`:
-    transactions whose records in the batches do not count, if only committed ones were asked for; `end` is the offset
-    below which records could be read: the high watermark, or the last stable offset.
+    `headers`: instead of `chunks`, if only headers were asked for. `error` is a Kafka error code. `replaced`: the
+    segment came to be another file meanwhile, so ask again. `aborted`: transactions whose records in the batches do not
+    count, if only committed ones were asked for. `end` is the offset below which records could be read: the high
+    watermark, or the last stable offset.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -100,6 +103,7 @@ class Read(NamedTuple):
     why: str = ""
     end: int = -1
     aborted: tuple[AbortedTransaction, ...] = ()
+    headers: tuple[Header, ...] = ()
 
 
 class _Append:
@@ -114,7 +118,7 @@ class _Append:
 
 
 class _Reading:
-    __slots__ = ("done", "files_version", "is_committed", "offset", "place")
+    __slots__ = ("done", "files_version", "headers_only", "is_committed", "offset", "place")
 
     def __init__(
         self,
@@ -124,12 +128,14 @@ class _Reading:
         done: Callable[[Read], None],
         *,
         is_committed: bool,
+        headers_only: bool,
     ) -> None:
         self.place = place
         self.is_committed = is_committed
         self.offset = offset
         self.files_version = files_version
         self.done = done
+        self.headers_only = headers_only
 
 
 class PartitionAccess:
@@ -187,6 +193,10 @@ class PartitionAccess:
     def last_stable_offset(self, place: LogPlace) -> int:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + LAST_STABLE_OFFSET]
+
+    def log_start(self, place: LogPlace) -> int:
+        table = self._attachment.partitions
+        return table.cells[table.at(place.row) + LOG_START]
 
     def unread(self, worker: Role) -> int:
         """Return how many messages are on the ring of the worker that it has not read; 0 where it has no ring."""
@@ -322,11 +332,13 @@ class PartitionAccess:
         *,
         bytes_max: int = READ_BYTES,
         is_committed: bool = False,
+        headers_only: bool = False,
     ) -> bool:
         """Read on from `offset`, at most `bytes_max` or one batch. False: no room on the ring, ask again later.
 
         Args:
             is_committed: up to the last stable offset, with the aborted transactions.
+            headers_only: at most HEADERS_MAX headers of batches, which costs one small read for each.
         """
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
@@ -338,7 +350,9 @@ class PartitionAccess:
         fetch = fetch_request(identity, 0, place.row, place.incarnation, flags, -1, bytes_max, -1, offset)
         if not writer.put(*fetch):
             return False
-        self._waiting[identity] = _Reading(place, offset, files_version, done, is_committed=is_committed)
+        self._waiting[identity] = _Reading(
+            place, offset, files_version, done, is_committed=is_committed, headers_only=headers_only
+        )
         self._touched.add(place.worker)
         return True
 
@@ -411,11 +425,14 @@ class PartitionAccess:
         path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
         chunks: tuple[Chunk, ...] = ()
         aborted: tuple[AbortedTransaction, ...] = ()
+        headers: tuple[Header, ...] = ()
         fault: HostFault | None = None
+        stop = position + length_bytes
         try:
-            chunks = tuple(
-                read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES, may_be_cut=True)
-            )
+            if reading.headers_only:
+                headers = tuple(read_headers(path, position, stop, count_max=HEADERS_MAX))
+            else:
+                chunks = tuple(read_chunks(path, position, stop, chunk_bytes=READ_BYTES, may_be_cut=True))
             if reading.is_committed and answer[FLAGS] & _ABORTED:
                 aborted = tuple(
                     read_aborted(path.parent, segment=base_offset, offset=reading.offset, bound=end)
@@ -429,7 +446,7 @@ class PartitionAccess:
             if isinstance(fault, CorruptFile):
                 self._report_damage(place, reading.offset)
             return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
-        return Read(chunks, path, high_watermark, log_start, end=end, aborted=aborted)
+        return Read(chunks, path, high_watermark, log_start, end=end, aborted=aborted, headers=headers)
 
     def _report_damage(self, place: LogPlace, offset: int) -> None:
         """Have the owner repair the log. Without room on the ring nothing is sent: the next read finds it again."""

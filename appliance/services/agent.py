@@ -27,6 +27,7 @@ from appliance.process.agent import AgentProcess
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts
 from appliance.services.forwarder import Forwarder, State
+from appliance.services.observers import Observers
 from appliance.services.state_log import PAUSE_MS
 
 CLOCK_LOOK_MS: Final = 1_000
@@ -55,6 +56,7 @@ class ServicesAgent:
         self._counts = Counts()
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
         self._forwarders: dict[int, Forwarder] = {}
+        self._observers = Observers(process, self._logs) if process.role.index == 0 else None
         self._is_creating = False
         self._running = True
         self._until_ns = 0
@@ -69,6 +71,8 @@ class ServicesAgent:
             self.turn()
         for forwarder in self._forwarders.values():
             forwarder.stop()
+        if self._observers is not None:
+            self._observers.stop()
         process.stopping()
         while not all(each.is_at_rest for each in self._forwarders.values()):
             if self._clock.monotonic_ns() >= self._until_ns:
@@ -93,6 +97,8 @@ class ServicesAgent:
         self._is_creating = self._topics.create_missing(self._controller)
         for forwarder in self._forwarders.values():
             forwarder.turn()
+        if self._observers is not None:
+            self._observers.turn(self._controller)
         self._logs.publish()
 
     def _find_forwarders(self) -> None:
@@ -119,6 +125,8 @@ class ServicesAgent:
         looks = [
             each for forwarder in self._forwarders.values() if (each := forwarder.next_look_ms()) is not None
         ]
+        if self._observers is not None and (look_ms := self._observers.next_look_ms()) is not None:
+            looks.append(look_ms)
         if self._is_creating or not self._topics.has_image:
             looks.append(PAUSE_MS)
         return min(*looks, CLOCK_LOOK_MS) if looks else None
@@ -133,6 +141,7 @@ class ServicesAgent:
             "dropped_records": self._counts.dropped,
             "cancelled_records": self._counts.cancelled,
             "unread_records": sum(each[2] for each in statistics),
+            **({} if self._observers is None else self._observers.counters()),
         }
 
     @property

@@ -54,6 +54,7 @@ from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.fetch_responder import FetchResponder
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.meter import Meter
+from appliance.requests.observer import Observer
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.rights import Rights
 from appliance.requests.segment_files import SegmentFiles
@@ -113,6 +114,7 @@ class FetchHandler:
         self._clock = clock
         self._max_bytes = max_bytes
         self._partitions_max = partitions_max
+        self.observer: Observer | None = None
 
     def set_traffic(self, traffic: Traffic) -> None:
         """Count what is fetched. Call it before the first request."""
@@ -170,6 +172,8 @@ class FetchHandler:
         partitioned.items = tuple(
             FetchItem(wanted, self._route(wanted, pending)) for wanted in turn.partitions
         )
+        if self.observer is not None and self.observer.rows:
+            self.observer.fetching(partitioned.items, pending.session)
         self.look(partitioned)
 
     def end_wait(self, pending: Request) -> None:

@@ -31,6 +31,7 @@ from appliance.channels.request_channel import (
     LOG_APPEND_TIME_MS,
     PRODUCED_OFFSET,
     REJECT_REASON,
+    ROW,
     ProduceFlag,
     RejectReason,
     RequestFlag,
@@ -62,6 +63,7 @@ from appliance.requests.log_handlers.transactional_produce import (
     TransactionalProduce,
     is_transactional,
 )
+from appliance.requests.observer import Observer
 from appliance.requests.rights import Rights
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
@@ -119,6 +121,7 @@ class ProduceHandler:
         "_rights",
         "_routes",
         "_transactional",
+        "observer",
         "traffic",
     )
 
@@ -136,6 +139,7 @@ class ProduceHandler:
         auditing: Auditing | None = None,
     ) -> None:
         self.traffic: Traffic | None = None
+        self.observer: Observer | None = None
         self._rights = rights
         self._auditing = auditing
         self._delayed = delayed
@@ -407,6 +411,13 @@ class ProduceHandler:
         frame = encode_produce_response(pending.version, pending.correlation_id, results)
         self._finish(pending, [frame])
 
+    def note_appended(self, answer: Answer, session: Session) -> None:
+        """Count an appended batch, and note who produced it."""
+        if self.traffic is not None:
+            self.traffic.produced(answer)
+        if self.observer is not None and answer[ROW] in self.observer.rows:
+            self.observer.produced(answer, session)
+
     def note_refused(self, pending: Request, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
         """What was sent behind this batch is to be refused like it."""
         session, block = pending.session, pending.block
@@ -503,9 +514,9 @@ class _PartitionedProduce:
                 answer[LOG_APPEND_TIME_MS],
                 answer[ANSWER_LOG_START],
             )
-            traffic = self._handler.traffic
-            if traffic is not None:
-                traffic.produced(answer)
+            handler = self._handler
+            if handler.traffic is not None or handler.observer is not None:
+                handler.note_appended(answer, self.pending.session)
             if self.divided is not None and item in self.divided:
                 self.storing = self.storing | {item}
                 self._handler.store_delayed(self, item, self.divided.pop(item), result)

@@ -12,7 +12,6 @@ from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
 from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
-from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
 from appliance.protocol.apis.offset_delete import (
     OffsetDeletePartition,
     OffsetDeleteRequest,
@@ -26,6 +25,7 @@ from appliance.protocol.apis.offset_fetch import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import CommitRequest
+from appliance.protocol.records.offset_records import CommittedOffset, encode_value, parse_key
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.pieces import PIECE, Steps, in_pieces
 from appliance.protocol.apis.offset_fetch import (
     OffsetFetchGroup,
@@ -33,6 +32,7 @@ from appliance.protocol.coordinator_errors import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.primitives import NO_UUID
+from appliance.protocol.records.offset_records import parse_value
 
 TOPIC_IDS_SINCE = 10
 _UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
