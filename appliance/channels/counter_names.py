@@ -45,7 +45,13 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
-    "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
+    "metrics": (
+        "refused_requests",
+        "ended_connections",
+        "group_rounds",
+        "failed_group_rounds",
+        "age_looks",
+    ),
     "services": (
         "delivered_records",
         "waiting_deliveries",

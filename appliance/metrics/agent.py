@@ -1,9 +1,10 @@
 """The agent of the metrics process: it reads shared memory when somebody asks for a page, and sleeps otherwise.
 
 Does: serves `/metrics`, `/metrics/kafka` and the health checks over HTTP; asks the coordinators about groups while
-somebody reads; reads /proc and the free space of disks for a page. Never: writes a word that another process reads;
-makes another process wait; opens a log. Dies: scrapers connect again, and no counter falls, because every count is in
-shared memory. It runs only where `metrics.listener` is set.
+somebody reads, and looks at logs for the age of what the groups read next; reads /proc and the free space of disks for
+a page. Never: writes a word that another process reads; makes another process wait; opens a log for writing; reads a
+record. Dies: scrapers connect again, and no counter falls, because every count is in shared memory. It runs only where
+`metrics.listener` is set.
 
     /metrics          own names (families.py)             /healthz    200 while this process answers
     /metrics/kafka    Kafka's names (kafka_page.py)       /readyz     200 if every partition with a leader is served
@@ -29,6 +30,7 @@ from appliance.errors import HostFault, OperatorFault
 from appliance.ipc.process_table import BUSY_NS, REQUESTS
 from appliance.ipc.shared_memory import PAGE_BYTES, Region
 from appliance.journal import RateLimited
+from appliance.metrics.ages import REST_MS, SLICE_EVERY_MS, AgeRounds
 from appliance.metrics.exposition import OPENMETRICS, TEXT, Page, accepts_openmetrics
 from appliance.metrics.groups import GroupQuestions
 from appliance.metrics.kafka_page import write_kafka_page
@@ -78,6 +80,13 @@ class MetricsAgent:
         self._memory = Memory(attachment, ProcFiles(_kept_pages(process), parent=os.getppid()))
         self._groups = GroupQuestions(
             attachment, groups_max=settings.groups_max, image=attachment.image.current, clock=clock
+        )
+        self._ages = AgeRounds(
+            found=lambda: self._groups.found.groups,
+            image=attachment.image.current,
+            table=attachment.partitions,
+            directories=process.settings.log_directories,
+            clock=clock,
         )
         self._server = Server(
             settings.address,
@@ -130,6 +139,7 @@ class MetricsAgent:
             "ended_connections": self._server.ended_connections,
             "group_rounds": self._groups.rounds,
             "failed_group_rounds": self._groups.failed_rounds,
+            "age_looks": self._ages.looks,
         }
 
     def _timeout_ms(self) -> int | None:
@@ -228,6 +238,8 @@ class MetricsAgent:
             worker_idle=self._idle_share(now, RoleKind.IOPROC),
             page_seconds=self._page_ns / 1e9,
             with_partitions=self._settings.partitions,
+            ages=self._ages.ages,
+            now_ms=self._clock.now_ms(),
         )
 
     def _disks(self, now: Snapshot) -> list[Disk]:
@@ -280,12 +292,19 @@ class MetricsAgent:
         if self._settings.groups_max and not self._has_rounds:
             self._has_rounds = True
             self._next_round()
+            self._look_at_logs()
 
     def _next_round(self) -> None:
         self._has_rounds = self._clock.monotonic_ns() - self._read_ns < READER_NS
         if self._has_rounds:
             self._groups.begin()
             self._process.after_ms(self._settings.groups_interval_ms, self._next_round)
+
+    def _look_at_logs(self) -> None:
+        if self._has_rounds:
+            self._ages.slice()
+            pause_ms = SLICE_EVERY_MS if self._ages.is_under_way else REST_MS
+            self._process.after_ms(pause_ms, self._look_at_logs)
 
     # The supervisor and the peers
 

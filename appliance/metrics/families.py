@@ -19,6 +19,7 @@ _TOPIC: Final = ("topic",)
 _PROCESS: Final = ("process",)
 _PARTITION: Final = ("topic", "partition")
 _GROUP: Final = ("group", "topic")
+_GROUP_PARTITION: Final = ("group", "topic", "partition")
 
 
 def _counter(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Family:
@@ -188,6 +189,37 @@ GROUP_PARTITION_LAG = _gauge(
 GROUP_COMMITTED = _gauge(
     "group_committed_offset", "Committed offset, with metrics.partitions.", ("group", "topic", "partition")
 )
+GROUP_LAG_SECONDS = _gauge(
+    "group_lag_seconds",
+    "How old the record is that the group reads next, the oldest of a topic's partitions; 0 where it has read all.",
+    _GROUP,
+    "seconds",
+)
+GROUP_STABLE_LAG_SECONDS = _gauge(
+    "group_stable_lag_seconds",
+    "The same for a consumer with read_committed: 0 where everything below the last stable offset is read.",
+    _GROUP,
+    "seconds",
+)
+GROUP_PARTITION_LAG_SECONDS = _gauge(
+    "group_partition_lag_seconds",
+    "As appliance_group_lag_seconds, with metrics.partitions.",
+    _GROUP_PARTITION,
+    "seconds",
+)
+GROUP_LAST_COMMIT = _gauge(
+    "group_last_commit_timestamp_seconds",
+    "When the group has last committed an offset in the topic, in seconds since 1970.",
+    _GROUP,
+    "seconds",
+)
+GROUP_PARTITION_COMMIT = _gauge(
+    "group_partition_commit_timestamp_seconds",
+    "When the group has last committed in the partition, with metrics.partitions.",
+    _GROUP_PARTITION,
+    "seconds",
+)
+GROUP_LOOKS = _counter("group_age_looks", "Looks at logs for the ages of the records that groups read next.")
 GROUPS_WITHOUT_SERIES = _gauge(
     "groups_without_series",
     "Groups that have no series of their own: beyond metrics.groups.max, or with a name that no question has room for.",

@@ -30,6 +30,7 @@ from appliance.channels.traffic_table import (
 )
 from appliance.ipc.process_table import ProcessState
 from appliance.metrics.exposition import Family, Kind, Page, Value
+from appliance.metrics.group_lag import lags
 from appliance.metrics.own_page import (
     Extra,
     buckets,
@@ -37,7 +38,6 @@ from appliance.metrics.own_page import (
     errors,
     failed_directories,
     has_controller,
-    lags,
     shown,
     used_apis,
 )
@@ -392,7 +392,7 @@ def _write_exporter_partitions(page: Page, now: Snapshot) -> None:
 
 
 def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
-    behind = lags(now, extra.groups)
+    behind = lags(now, extra.groups, {}, now_ms=extra.now_ms)
     offsets = [(sum(each.committed.values()), (each.group, each.topic)) for each in behind]
     records = [(sum(each.records.values()), (each.group, each.topic)) for each in behind]
     if extra.with_partitions:

@@ -31,7 +31,9 @@ from appliance.channels.worker_counters import directories_of
 from appliance.ipc import process_table
 from appliance.ipc.process_table import ProcessState
 from appliance.metrics import families as names
+from appliance.metrics.ages import Ages
 from appliance.metrics.exposition import Family, Page, Value
+from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
 from appliance.metrics.snapshot import Process, Snapshot, TopicState
 from appliance.protocol.api_versions import ApiKey
@@ -71,6 +73,9 @@ class Extra:
     worker_idle: float
     page_seconds: float
     with_partitions: bool
+    ages: Ages
+    now_ms: int
+    """Wall clock; ages are counted to it."""
 
 
 def api_name(key: int) -> str:
@@ -293,48 +298,7 @@ def _write_waiting(page: Page, now: Snapshot) -> None:
     _one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is behind in one topic: partition → records, up to the high watermark and the LSO."""
-
-    group: str
-    topic: str
-    committed: Mapping[int, int]
-    records: Mapping[int, int]
-    stable_records: Mapping[int, int]
-
-
-def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
-    """Return the lag of each group in each topic with series. Partitions that nobody serves have none.
-
-    It is the lag of the round that found the group. The end of now less a committed offset of then would count what the
-    group has read since.
-    """
-    topics = {topic.name: topic.topic for topic in now.topics}
-    columns = now.columns
-    found: list[Lag] = []
-    for group in groups:
-        by_topic: dict[str, dict[int, int]] = {}
-        for (name, partition), offset in group.committed.items():
-            by_topic.setdefault(name, {})[partition] = offset
-        for name, committed in sorted(by_topic.items()):
-            topic = topics.get(name)
-            if topic is None:
-                continue
-            records: dict[int, int] = {}
-            stable_records: dict[int, int] = {}
-            for partition, offset in committed.items():
-                end = group.ends.get((name, partition))
-                if end is not None and partition < len(topic.rows):
-                    incarnation = topic.partitions[partition].incarnation
-                    if columns.serving[topic.rows[partition]] == incarnation == end.incarnation:
-                        records[partition] = max(0, end.high_watermark - offset)
-                        stable_records[partition] = max(0, end.last_stable_offset - offset)
-            found.append(Lag(group.name, name, committed, records, stable_records))
-    return found
-
-
-def _add_partitions(page: Page, lag: Lag, values: Mapping[int, int]) -> None:
+def _add_partitions(page: Page, lag: Lag, values: Mapping[int, Value]) -> None:
     for partition, value in sorted(values.items()):
         page.add(value, lag.group, lag.topic, str(partition))
 
@@ -343,13 +307,33 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
     coordinator = RoleKind.COORDINATOR
     _one(page, names.GROUPS, shown(now, coordinator, "groups"))
     page.gauge(names.GROUP_MEMBERS, [(each.members, (each.name,)) for each in extra.groups])
-    behind = lags(now, extra.groups)
+    behind = lags(now, extra.groups, extra.ages, now_ms=extra.now_ms)
     page.gauge(names.GROUP_LAG, [(sum(each.records.values()), (each.group, each.topic)) for each in behind])
     page.gauge(
         names.GROUP_STABLE_LAG,
         [(sum(each.stable_records.values()), (each.group, each.topic)) for each in behind],
     )
+    for family, oldest in (
+        (names.GROUP_LAG_SECONDS, [each.seconds for each in behind]),
+        (names.GROUP_STABLE_LAG_SECONDS, [each.stable_seconds for each in behind]),
+        (names.GROUP_LAST_COMMIT, [each.commit_seconds for each in behind]),
+    ):
+        page.gauge(
+            family,
+            [
+                (max(values.values()), (each.group, each.topic))
+                for each, values in zip(behind, oldest, strict=True)
+                if values
+            ],
+        )
+    _one(page, names.GROUP_LOOKS, counted(now, RoleKind.METRICS, "age_looks"))
     if extra.with_partitions:
+        page.begin(names.GROUP_PARTITION_LAG_SECONDS)
+        for each in behind:
+            _add_partitions(page, each, each.seconds)
+        page.begin(names.GROUP_PARTITION_COMMIT)
+        for each in behind:
+            _add_partitions(page, each, each.commit_seconds)
         page.begin(names.GROUP_PARTITION_LAG)
         for each in behind:
             _add_partitions(page, each, each.records)
