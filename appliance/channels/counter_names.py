@@ -33,6 +33,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_transactional_ids",
         "owed_transactions",
         "markers",
+        "open_transactions",
+        "timed_out_transactions",
     ),
     "purgatory": (
         "waiting",
@@ -66,6 +68,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "throttled_answers",
         "throttled_sessions",
         "forgotten_budgets",
+        "throttled_ms",
     ),
     "ioproc": (
         "failed_log_dirs_bits",

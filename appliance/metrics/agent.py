@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import MemoryShare, MemoryWanted
 from appliance.channels.traffic_table import kept_pages, part_position
 from appliance.clock import NS_PER_MS
 from appliance.errors import HostFault, OperatorFault
@@ -47,6 +48,8 @@ FRESH_MAX_NS: Final = 1_000 * NS_PER_MS
 WINDOW_NS: Final = 60_000 * NS_PER_MS
 """Of idle shares."""
 QUANTILE_WINDOW_NS: Final = 300_000 * NS_PER_MS
+SHARES_EVERY_NS: Final = 30_000 * NS_PER_MS
+"""Between two rounds in which the supervisor looks at the memory of all processes."""
 READER_NS: Final = 180_000 * NS_PER_MS
 """For so long after a page was read, somebody may read the next one."""
 KEPT_EVERY_NS: Final = 30_000 * NS_PER_MS
@@ -112,6 +115,9 @@ class MetricsAgent:
             "/readyz": lambda _: self._fresh(("/readyz", False), self._readiness),
             "/startupz": lambda _: self._fresh(("/startupz", False), self._startup),
         }
+        self._shares: dict[Role, MemoryShare] = {}
+        self._shares_wanted_ns: int | None = None
+        process.on_memory_share = self._note_share
         self._listen(is_first=process.generation == 1)
 
     def run(self) -> None:
@@ -195,7 +201,9 @@ class MetricsAgent:
         return Answer(503, _PLAIN, b"starting\n")
 
     def _page(self, path: str, accept: str) -> Answer:
-        self._ask_about_groups(self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        self._ask_about_groups(now_ns)
+        self._ask_about_memory(now_ns)
         openmetrics = accepts_openmetrics(accept)
         return self._fresh((path, openmetrics), lambda: self._built_page(path, openmetrics=openmetrics))
 
@@ -240,6 +248,7 @@ class MetricsAgent:
             with_partitions=self._settings.partitions,
             ages=self._ages.ages,
             now_ms=self._clock.now_ms(),
+            shares=self._shares,
         )
 
     def _disks(self, now: Snapshot) -> list[Disk]:
@@ -300,6 +309,15 @@ class MetricsAgent:
             self._groups.begin()
             self._process.after_ms(self._settings.groups_interval_ms, self._next_round)
 
+    def _ask_about_memory(self, now_ns: int) -> None:
+        """A page was read: what the supervisor answers is on later ones."""
+        if self._shares_wanted_ns is None or now_ns - self._shares_wanted_ns >= SHARES_EVERY_NS:
+            self._shares_wanted_ns = now_ns
+            self._process.supervision.send(MemoryWanted())
+
+    def _note_share(self, share: MemoryShare) -> None:
+        self._shares[share.role] = share
+
     def _look_at_logs(self) -> None:
         if self._has_rounds:
             self._ages.slice()
@@ -317,6 +335,7 @@ class MetricsAgent:
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
         """What a dead coordinator was asked is not answered."""
+        self._shares.pop(peer, None)
         if had_rings:
             self._groups.coordinator_down(peer)
 

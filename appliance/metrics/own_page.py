@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.build import build
-from appliance.channels.roles import RoleKind
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import MemoryShare
 from appliance.channels.traffic_table import (
     ANSWER_TIME,
     API_WORDS,
@@ -17,10 +18,16 @@ from appliance.channels.traffic_table import (
     BYTES_OUT,
     CODES,
     FETCH_ERRORS,
+    FETCH_LOG,
+    FETCH_QUEUE,
     FIRST_CODE,
     HISTOGRAM_WORDS,
     OTHER_API,
     PRODUCE_ERRORS,
+    PRODUCE_LOG,
+    PRODUCE_QUEUE,
+    PRODUCE_REPLICATE,
+    RECEIVE_TIME,
     RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
@@ -35,7 +42,7 @@ from appliance.metrics.ages import Ages
 from appliance.metrics.exposition import Family, Page, Value
 from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
-from appliance.metrics.snapshot import Process, Snapshot, TopicState
+from appliance.metrics.snapshot import STAGES_AT, Process, Snapshot, TopicState
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.errors import ErrorCode
 from appliance.version import VERSION
@@ -76,6 +83,8 @@ class Extra:
     ages: Ages
     now_ms: int
     """Wall clock; ages are counted to it."""
+    shares: Mapping[Role, MemoryShare]
+    """What the supervisor has said of the memory of each process."""
 
 
 def api_name(key: int) -> str:
@@ -188,8 +197,23 @@ def _write_requests(page: Page, now: Snapshot) -> None:
         _histogram(page, now, at + TOTAL_TIME, api)
     page.begin(names.STAGE_DURATION)
     for api, at in apis:
+        _histogram(page, now, at + RECEIVE_TIME, api, "receive")
         _histogram(page, now, at + ANSWER_TIME, api, "answer")
         _histogram(page, now, at + SEND_TIME, api, "send")
+    used = {api for api, _ in apis}
+    for api, stage, at in WORKER_STAGES:
+        if api in used:
+            _histogram(page, now, STAGES_AT + at, api, stage)
+
+
+WORKER_STAGES: Final = (
+    ("Produce", "queue", PRODUCE_QUEUE),
+    ("Produce", "log", PRODUCE_LOG),
+    ("Produce", "replicate", PRODUCE_REPLICATE),
+    ("Fetch", "queue", FETCH_QUEUE),
+    ("Fetch", "log", FETCH_LOG),
+)
+"""API, stage, and where its histogram begins in the page of a worker (`channels.traffic_table`)."""
 
 
 def buckets(now: Snapshot, at: int) -> list[int]:
@@ -252,6 +276,9 @@ def _write_logs(page: Page, now: Snapshot, extra: Extra) -> None:
     workers, brokers = now.of_kind(RoleKind.IOPROC), now.topology.brokers
     page.gauge(names.LOG_BYTES, [(size, (str(slot),)) for slot, size in sorted(now.log_bytes.items())])
     page.gauge(names.LOG_SEGMENTS, [(count, (str(slot),)) for slot, count in sorted(now.segments.items())])
+    page.begin(names.FLUSH_DURATION)
+    for slot, words in sorted(now.flushes.items()):
+        page.histogram((str(slot),), bounds=BOUNDS, counts=words[1 : 1 + _BUCKETS], total=words[0] / NS_PER_S)
     page.gauge(names.FAILED_DIRECTORIES, failed_directories(now))
     page.gauge(
         names.DISK_FREE, [(each.free_bytes, (str(each.broker), each.directory)) for each in extra.disks]
@@ -354,12 +381,15 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
         _one(page, family, counted(now, coordinator, name))
     _one(page, names.GROUP_MEMBER_BYTES, shown(now, coordinator, "member_bytes"))
     _one(page, names.TRANSACTIONAL_IDS, shown(now, coordinator, "transactional_ids"))
+    _one(page, names.OPEN_TRANSACTIONS, shown(now, coordinator, "open_transactions"))
+    _one(page, names.TIMED_OUT_TRANSACTIONS, counted(now, coordinator, "timed_out_transactions"))
     _one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
 
 
 def _write_services(page: Page, now: Snapshot) -> None:
     network, auditor, keys = RoleKind.NETPROC, RoleKind.AUDITOR, RoleKind.KEYS
     _one(page, names.THROTTLED_ANSWERS, counted(now, network, "throttled_answers"))
+    _one(page, names.THROTTLE_TIME, counted(now, network, "throttled_ms") / _MS_PER_S)
     _one(page, names.THROTTLED_SESSIONS, shown(now, network, "throttled_sessions"))
     _one(page, names.FORGOTTEN_BUDGETS, counted(now, network, "forgotten_budgets"))
     if now.of_kind(auditor):
@@ -392,6 +422,13 @@ def _write_processes(page: Page, now: Snapshot, extra: Extra) -> None:
     write(names.PROCESS_START, lambda each: each.row.started_ms / _MS_PER_S)
     write(names.PROCESS_CPU, lambda each: each.usage.cpu_seconds)
     write(names.PROCESS_RESIDENT, lambda each: each.usage.resident_bytes)
+    shares = sorted((str(role), share) for role, share in extra.shares.items())
+    for family, attribute in (
+        (names.PROCESS_PROPORTIONAL, "proportional_bytes"),
+        (names.PROCESS_OPEN_FILES, "open_files"),
+    ):
+        sizes = [(getattr(share, attribute), (name,)) for name, share in shares]
+        page.gauge(family, [each for each in sizes if each[0] >= 0])
     write(names.PROCESS_BUSY, lambda each: each.totals[process_table.BUSY_NS] / NS_PER_S)
     write(names.PROCESS_IDLE, lambda each: each.idle_ns / NS_PER_S)
     write(names.PROCESS_LOOPS, lambda each: each.totals[process_table.LOOPS])

@@ -103,6 +103,7 @@ def extra(*, with_partitions: bool = False) -> Extra:
         with_partitions=with_partitions,
         ages={f"group-{number}": ages for number in range(10)},
         now_ms=5000,
+        shares={},
     )
 
 
