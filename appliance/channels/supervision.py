@@ -65,7 +65,19 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     number: int
 
 
-Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat
+class MemoryWanted(msgspec.Struct, tag=True, frozen=True):
+    """Metrics process → supervisor: say how much memory each process has."""
+
+
+class MemoryShare(_Peer, tag=True, frozen=True):
+    """Supervisor → metrics process: memory and open files of one process; the supervisor's generation is 0."""
+
+    proportional_bytes: int
+    """PSS; -1: the kernel does not show it."""
+    open_files: int
+
+
+Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | MemoryWanted | MemoryShare
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -219,7 +219,7 @@ class Wiring:
         if settings.metrics.is_on:
             rows = settings.broker.max_partitions
             sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
-            sizes[self.logs_name] = log_sizes_bytes(rows)
+            sizes[self.logs_name] = log_sizes_bytes(rows, settings.slots * settings.io.workers)
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()
 

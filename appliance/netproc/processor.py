@@ -565,6 +565,7 @@ class NetworkAgent:
             "throttled_answers": quotas.get("throttled", 0),
             "throttled_sessions": quotas.get("muted", 0),
             "forgotten_budgets": quotas.get("evicted", 0),
+            "throttled_ms": quotas.get("throttled_ms", 0),
         }
 
     def statistics(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ An agent keeps its own loop, because the order of a turn is what makes it fast; 
 | PeerUp | lets go of an older generation; attaches to the rings of the new one | `peer_up` |
 | PeerDown | afterwards: lets go of the rings | `peer_down`, once for each generation |
 | PeerHeld (to the controller only) | nothing | `on_peer_held` |
+| MemoryShare (to the metrics process only) | nothing | `on_memory_share` |
 | Heartbeat | sends it back | nothing |
 | Stop, or the end of the socket | nothing | `stop` |
 
@@ -44,6 +45,7 @@ from appliance.channels.roles import Role
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    MemoryShare,
     Message,
     PeerDown,
     PeerHeld,
@@ -128,6 +130,7 @@ class AgentProcess:
         "cycle",
         "generation",
         "held",
+        "on_memory_share",
         "on_peer_held",
         "peers",
         "role",
@@ -164,6 +167,7 @@ class AgentProcess:
         self.held: set[Role] = set(child.held)
         """Those of them that were killed, and that the kernel does not let end. Only the controller is told."""
         self.on_peer_held: Callable[[Role, int], object] | None = None
+        self.on_memory_share: Callable[[MemoryShare], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -235,6 +239,8 @@ class AgentProcess:
                 case PeerHeld() if self.on_peer_held is not None:
                     self.held.add(message.role)
                     self.on_peer_held(message.role, message.generation)
+                case MemoryShare() if self.on_memory_share is not None:
+                    self.on_memory_share(message)
                 case Stop():
                     agent.stop(message.within_ms)
                 case Heartbeat():

@@ -188,6 +188,8 @@ class CoordinatorAgent:
             "refused_transactional_ids": transactions.refused_ids,
             "owed_transactions": self._coordinator.markers.owed,
             "markers": self._coordinator.markers.markers,
+            "open_transactions": transactions.open,
+            "timed_out_transactions": transactions.timed_out,
         }
 
     # The supervisor and the peers

@@ -30,6 +30,7 @@ from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    MemoryWanted,
     Message,
     PeerDown,
     PeerHeld,
@@ -49,6 +50,7 @@ from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
+from appliance.control.supervisor.memory_shares import MemoryShares
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS, has_terminal
 from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
@@ -57,13 +59,10 @@ from appliance.ipc.agent import Timer, Timers
 
 # A process that dies this often in a row and never served is not going to: the appliance ends and says so.
 STILLBIRTHS_MAX = 5
-
 # SIGKILL ends whom the kernel holds (in a read of a disk that does not answer) once it lets go: waited for so long.
 UNKILLABLE_MS = 10_000
-
 # Of it, others may know what it led as soon as it is certain that it runs no more.
 HELD_LOOK_MS = 1_000
-
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
@@ -122,6 +121,7 @@ class Supervisor:
         self._by_pidfd: dict[int, ChildRecord] = {}
         self._by_socket: dict[int, ChildRecord] = {}
         self._timers = Timers(clock.monotonic_ns)
+        self._shares = MemoryShares(self._children.values, self._tell, self._timers.after_ms)
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
@@ -219,6 +219,8 @@ class Supervisor:
                     child.failure = message
                 case Heartbeat():
                     child.silence.answered()
+                case MemoryWanted() if child.role.kind is RoleKind.METRICS:
+                    self._shares.begin(child)
                 case _:
                     _logger.error("unexpected message from %s: %r", child.role, message)
 

@@ -298,12 +298,15 @@ class FetchHandler:
                 max(0, min(wanted.partition_max_bytes, partitioned.max_bytes)),
                 wanted.last_fetched_epoch,
                 wanted.fetch_offset,
+                partitioned.timed_ns,
             )
             if not lines.place(route.worker, operation):
                 item.error = _NOT_LEADER
                 continue
             item.asked = route.worker
             partitioned.outstanding += 1
+        if partitioned.timed_ns:
+            partitioned.timed_ns = 0
         if not partitioned.outstanding:
             self._decide(partitioned)
 
@@ -410,6 +413,7 @@ class _PartitionedFetch:
         "pending",
         "read_committed",
         "request_id",
+        "timed_ns",
         "turn",
         "watched",
     )
@@ -437,6 +441,7 @@ class _PartitionedFetch:
         self.outstanding = 0
         self.next_asked = 0
         self.found_bytes = 0
+        self.timed_ns = pending.arrived_ns  # until owners were asked first: later questions come after a wait
 
     def answered(self, answer: Answer) -> None:
         """An owner says where the records lie."""

@@ -228,6 +228,7 @@ class ProduceHandler:
                 pending.version,
                 max(request.timeout_ms, 0),
                 connection,
+                pending.arrived_ns,
             )
             if not lines.place(route.worker, operation):
                 partitioned.refuse(item, _NOT_LEADER, arriving=True)
@@ -265,6 +266,7 @@ class ProduceHandler:
             pending.version,
             max(request.timeout_ms, 0),
             pending.session.connection_id % CONNECTION_LIMIT,
+            pending.arrived_ns,
         )
         if not self._lines.place(route.worker, operation):
             delayed.give(divided)
