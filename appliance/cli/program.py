@@ -99,6 +99,10 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "Move partitions to other slots, or change the number of replicas.",
     ),
     "adopt": LazyCommand("appliance.cli.adopt", "adopt", "Take over log directories of Apache Kafka."),
+    "backup": LazyCommand(
+        "appliance.cli.backup", "backup", "Back up an appliance; list, verify and prune backups."
+    ),
+    "restore": LazyCommand("appliance.cli.backup", "restore", "Write a backup into a new data directory."),
     "export": LazyCommand("appliance.cli.export", "export", "Export topics to files."),
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."

@@ -85,12 +85,14 @@ def serve(
         kept = {name: text for name, text in given.items() if name not in demonstration.REPLACED}
         settings = load_settings(config_path, kept | chosen, without=demonstration.REPLACED)
     from appliance.control.adoption.marker import refuse_unfinished
+    from appliance.control.backup.marker import refuse_unfinished_restore
     from appliance.control.store.opening import refuse_other_store
     from appliance.control.supervisor.first_look import refuse_fewer_slots, refuse_foreign
     from appliance.control.supervisor.main import EXIT_REFUSED, run
 
     try:
         refuse_unfinished(settings.data_dir)
+        refuse_unfinished_restore(settings.data_dir)
         refuse_foreign(settings)
         refuse_other_store(settings)
         refuse_fewer_slots(settings)
