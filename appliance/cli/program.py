@@ -107,6 +107,11 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
     ),
+    "doctor": LazyCommand(
+        "appliance.cli.doctor",
+        "doctor",
+        "Look at this host and the configuration; say what to change and why.",
+    ),
     "cluster": LazyCommand(
         "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."
     ),
