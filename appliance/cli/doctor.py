@@ -182,6 +182,8 @@ def _place(directory: Path) -> Place:
     rotating = _number(block / "queue/rotational")
     if rotating is None:
         rotating = _number(block / "../queue/rotational")
+    if re.match(r"/dev/(vd|xvd|nbd)", source):
+        rotating = None  # a virtual disk says that it rotates, whatever is below it
     return Place(
         str(directory),
         kind,

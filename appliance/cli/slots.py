@@ -1,9 +1,10 @@
-"""`appliance slots`: list, describe, stop, start."""
+"""`appliance slots`: list, describe, stop, start, restart."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -108,13 +109,8 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
     _slot(view, slot)
-    alone = [each for each in view.partitions if each.leader == slot and set(each.isr) <= {slot}]
-    if alone and not force:
-        named = ", ".join(map(str, alone[:SHOWN_MAX])) + (" …" if len(alone) > SHOWN_MAX else "")
-        raise BrokerError(
-            f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
-            "add replicas, or give --force"
-        )
+    if not force:
+        refuse_alone(view, slot)
     stop_slot(address, slot)
     outcomes = Outcomes(as_json=as_json)
     outcomes.done({"slot": slot}, "stopped", f"stopped slot {slot}")
@@ -134,6 +130,54 @@ def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
     return outcomes.finish()
 
 
+@slots.command()
+@click.argument("numbers", metavar="[SLOT]...", nargs=-1, type=click.IntRange(min=0))
+@click.option("--rolling", is_flag=True, help="All slots, one after another.")
+@click.option(
+    "--force", is_flag=True, help="Restart even if partitions then have no leader for some seconds."
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The data directory on this host: restart the slot's processes, too.",
+)
+@click.option(
+    "--wait-s",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a slot's replicas to be in sync.",
+)
+@json_option
+@client_options
+def restart(
+    *,
+    numbers: tuple[int, ...],
+    rolling: bool,
+    force: bool,
+    data_dir: Path | None,
+    wait_s: int,
+    as_json: bool,
+    bootstrap: str,
+) -> int:
+    """Restart slots, one after another, while clients go on.
+
+    Before a slot is stopped, every partition must be in sync on all its slots. Other slots lead its partitions while
+    it is stopped. The command goes on to the next slot when all replicas of this one are in sync again. At the end
+    each partition's preferred leader leads again. If a step takes too long, the command ends with 1, and the slot that
+    it names may still be stopped: `appliance slots start`.
+    """
+    from appliance.cli.slot_restart import restart_slots
+
+    if rolling == bool(numbers):
+        raise click.UsageError("give the numbers of slots, or --rolling for all of them")
+    address = first_that_answers(bootstrap)
+    outcomes = Outcomes(as_json=as_json)
+    restart_slots(address, numbers, force=force, data_dir=data_dir, wait_s=wait_s, outcomes=outcomes)
+    return outcomes.finish()
+
+
 def stop_slot(address: str, slot: int) -> None:
     """Stop a slot, also if partitions then have no leader, and return when it leads nothing.
 
@@ -142,7 +186,7 @@ def stop_slot(address: str, slot: int) -> None:
     """
     _slot(cluster_view(address), slot)
     _set_stopped(address, slot, "true")
-    _await(
+    await_view(
         address,
         lambda now: (
             all(each.slot != slot or each.fenced for each in now.slots)
@@ -160,11 +204,22 @@ def start_slot(address: str, slot: int) -> None:
     """
     _slot(cluster_view(address), slot)
     _set_stopped(address, slot, None)
-    _await(
+    await_view(
         address,
         lambda now: any(each.slot == slot and not each.fenced for each in now.slots),
         f"slot {slot} to come back",
     )
+
+
+def refuse_alone(view: ClusterView, slot: int) -> None:
+    """Raises BrokerError where partitions would have no leader if the slot stopped."""
+    alone = [each for each in view.partitions if each.leader == slot and set(each.isr) <= {slot}]
+    if alone:
+        named = ", ".join(map(str, alone[:SHOWN_MAX])) + (" …" if len(alone) > SHOWN_MAX else "")
+        raise BrokerError(
+            f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
+            "add replicas, or give --force"
+        )
 
 
 def _slot(view: ClusterView, number: int) -> SlotView:
@@ -216,9 +271,16 @@ def _set_stopped(address: str, slot: int, value: str | None) -> None:
         raise BrokerError(refusal_of(result.error_code, result.error_message))
 
 
-def _await(address: str, done: Callable[[ClusterView], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
+def await_view(
+    address: str, done: Callable[[ClusterView], bool], what: str, *, wait_s: float = WAIT_S
+) -> None:
+    """Return when the cluster is as `done` says.
+
+    Raises:
+        BrokerError: it is not after `wait_s` seconds; the text names `what`.
+    """
+    deadline = time.monotonic() + wait_s
     while not done(cluster_view(address)):
         if time.monotonic() > deadline:
-            raise BrokerError(f"waited {WAIT_S:.0f} s for {what}, which is still in progress")
+            raise BrokerError(f"waited {wait_s:.0f} s for {what}, which is still in progress")
         time.sleep(PAUSE_S)
