@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.channels.roles import Role, RoleKind
 
-MESSAGE_BYTES_MAX = 4096
+MESSAGE_BYTES_MAX = 65536
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -65,7 +65,14 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     number: int
 
 
-Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat
+class Reloaded(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → controller: the configuration file was read again. `configs`: what it says of settings that may
+    change at run time, name → text."""
+
+    configs: dict[str, str]
+
+
+Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | Reloaded
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

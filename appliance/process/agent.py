@@ -21,6 +21,7 @@ An agent keeps its own loop, because the order of a turn is what makes it fast; 
 | PeerUp | lets go of an older generation; attaches to the rings of the new one | `peer_up` |
 | PeerDown | afterwards: lets go of the rings | `peer_down`, once for each generation |
 | PeerHeld (to the controller only) | nothing | `on_peer_held` |
+| Reloaded (to the controller only) | nothing | `on_reloaded` |
 | Heartbeat | sends it back | nothing |
 | Stop, or the end of the socket | nothing | `stop` |
 
@@ -49,6 +50,7 @@ from appliance.channels.supervision import (
     PeerHeld,
     PeerUp,
     Ready,
+    Reloaded,
     Stop,
 )
 from appliance.clock import NS_PER_MS, Clock, SystemClock
@@ -129,6 +131,7 @@ class AgentProcess:
         "generation",
         "held",
         "on_peer_held",
+        "on_reloaded",
         "peers",
         "role",
         "settings",
@@ -164,6 +167,7 @@ class AgentProcess:
         self.held: set[Role] = set(child.held)
         """Those of them that were killed, and that the kernel does not let end. Only the controller is told."""
         self.on_peer_held: Callable[[Role, int], object] | None = None
+        self.on_reloaded: Callable[[dict[str, str]], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -235,6 +239,8 @@ class AgentProcess:
                 case PeerHeld() if self.on_peer_held is not None:
                     self.held.add(message.role)
                     self.on_peer_held(message.role, message.generation)
+                case Reloaded() if self.on_reloaded is not None:
+                    self.on_reloaded(message.configs)
                 case Stop():
                     agent.stop(message.within_ms)
                 case Heartbeat():
