@@ -299,7 +299,9 @@ def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance)
     assert len(instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))) == len(RINGS)
 
 
-def test_sighup_without_a_configuration_file_changes_nothing_and_says_so(start_instance: StartInstance) -> None:
+def test_sighup_without_a_configuration_file_changes_nothing_and_says_so(
+    start_instance: StartInstance,
+) -> None:
     instance = start_instance()
     instance.wait_ready()
     for _ in range(2):
