@@ -49,9 +49,9 @@ def backup() -> None:
 def create(*, places: tuple[str, ...], keep: int | None, as_json: bool, bootstrap: str) -> int:
     """Back up the appliance on DATA_DIR into TARGET. Without DATA_DIR, the one that answers at --bootstrap.
 
-    The appliance may run, and clients may go on. The backup holds metadata, records, committed offsets and transactions
-    of one moment. A later backup into the same TARGET stores only what is new. Run the command on the same host, as the
-    appliance's own user or as root.
+    The appliance may run, and clients may continue. The backup holds metadata, records, committed offsets and
+    transactions of one moment. A later backup into the same TARGET stores only what is new. Run the command on the same
+    host, as the appliance's own user or as root.
     """
     from appliance.control.backup.take import take_backup
     from appliance.control.backup.target import open_target

@@ -431,7 +431,7 @@ def listeners(facts: Facts) -> Iterator[Finding]:
             Level.ADVICE,
             "no authorizer.class.name: every client may do everything",
             "set authorizer.class.name, and ACLs (docs/acls.md)",
-            "one client's mistake deletes everybody's topics",
+            "one client's mistake can delete the topics of all others",
         )
 
 

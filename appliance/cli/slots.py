@@ -161,10 +161,10 @@ def restart(
     as_json: bool,
     bootstrap: str,
 ) -> int:
-    """Restart slots, one after another, while clients go on.
+    """Restart slots, one after another, while clients continue.
 
     Before a slot is stopped, every partition must be in sync on all its slots. Other slots lead its partitions while
-    it is stopped. The command goes on to the next slot when all replicas of this one are in sync again. At the end
+    it is stopped. The command continues with the next slot when all replicas of this one are in sync again. At the end
     each partition's preferred leader leads again. If a step takes too long, the command ends with 1, and the slot that
     it names may still be stopped: `appliance slots start`.
     """

@@ -72,7 +72,7 @@ def test_reloaded_values_outlive_processes_and_yield_to_what_is_set_while_runnin
     file.reload(log_retention_ms=7_300_000)
     for role in ("controller", "ioproc", "netproc"):
         file.broker.kill_role(role)
-    wait_until(lambda: len(generations(file.broker)) and file.broker.is_whole(), "all processes are back")
+    wait_until(file.broker.is_whole, "all processes are back")
     wait_until(lambda: _is(file, "7300000"), "the value of the reload counts after the restart of processes")
     appliance(
         "configs", "set", "--all-brokers", "log.retention.ms=1000000", "-b", file.broker.address
