@@ -89,7 +89,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
-    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
+    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop, start and restart broker slots."),
     "partitions": LazyCommand(
         "appliance.cli.partitions", "partitions", "Show partitions and their leaders; elect leaders."
     ),

@@ -18,7 +18,7 @@ from appliance.cli.cluster_view import ClusterView, PartitionView, cluster_view,
 from appliance.cli.connecting import BrokerError
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.request import request
-from appliance.cli.slots import await_view, refuse_alone, start_slot, stop_slot
+from appliance.cli.slot_stops import await_view, refuse_alone, start_slot, stop_slot
 from appliance.errors import OperatorFault
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.elect_leaders import PREFERRED, ElectLeadersRequest
