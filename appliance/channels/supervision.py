@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.channels.roles import Role, RoleKind
 
-MESSAGE_BYTES_MAX = 4096
+MESSAGE_BYTES_MAX = 65536
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -77,7 +77,16 @@ class MemoryShare(_Peer, tag=True, frozen=True):
     open_files: int
 
 
-Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | MemoryWanted | MemoryShare
+class Reloaded(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → controller: the configuration file was read again. `configs`: what it says of settings that may
+    change at run time, name → text."""
+
+    configs: dict[str, str]
+
+
+Message = (
+    Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | MemoryWanted | MemoryShare | Reloaded
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

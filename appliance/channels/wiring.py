@@ -129,6 +129,7 @@ class Wiring:
     `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
     `clean_directories`, of those that several processes share, had been closed in good order by then; each with a name
     for this life of the instance, by which its processes tell that it was one of them who began there.
+    `file_configs` is what the configuration file says of settings that may change at run time, if it was read again.
     `hash_secret` is for hashes of names that clients choose.
     """
 
@@ -138,6 +139,7 @@ class Wiring:
     doorbells: Mapping[Role, int]
     emptied_slots: frozenset[int] = frozenset()
     clean_directories: Mapping[Path, str] = field(default_factory=dict)
+    file_configs: Mapping[str, str] | None = None
     hash_secret: bytes = field(default_factory=partial(os.urandom, 16), repr=False)
 
     @property

@@ -100,7 +100,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
-    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
+    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop, start and restart broker slots."),
     "partitions": LazyCommand(
         "appliance.cli.partitions", "partitions", "Show partitions and their leaders; elect leaders."
     ),
@@ -110,9 +110,18 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "Move partitions to other slots, or change the number of replicas.",
     ),
     "adopt": LazyCommand("appliance.cli.adopt", "adopt", "Take over log directories of Apache Kafka."),
+    "backup": LazyCommand(
+        "appliance.cli.backup", "backup", "Back up an appliance; list, verify and prune backups."
+    ),
+    "restore": LazyCommand("appliance.cli.backup", "restore", "Write a backup into a new data directory."),
     "export": LazyCommand("appliance.cli.export", "export", "Export topics to files."),
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
+    ),
+    "doctor": LazyCommand(
+        "appliance.cli.doctor",
+        "doctor",
+        "Look at this host and the configuration; say what to change and why.",
     ),
     "cluster": LazyCommand(
         "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."

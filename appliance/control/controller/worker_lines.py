@@ -65,7 +65,9 @@ class WorkerSessions:
         self._controller_epoch = controller_epoch
         self._cluster_id = cluster_id
         self._lines: dict[Role, _Line] = {}
-        self._ended: dict[Role, int] = {}  # the last generation of which the supervisor has said that it has ended
+        self._ended: dict[
+            Role, int
+        ] = {}  # the last generation of which the supervisor has said that it has ended
         self._sent: dict[int, Sent] = {}
         self._ids = count(1)
 

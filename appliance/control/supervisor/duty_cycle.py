@@ -42,6 +42,7 @@ from appliance.channels.supervision import (
 )
 from appliance.channels.wiring import Wiring
 from appliance.clock import NS_PER_MS, Clock
+from appliance.config import Settings
 from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import BackOff
 from appliance.control.supervisor.child_states import Event, State
@@ -51,6 +52,7 @@ from appliance.control.supervisor.fork import fork_child
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.memory_shares import MemoryShares
+from appliance.control.supervisor.reloading import read_again
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS, has_terminal
 from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
@@ -93,6 +95,7 @@ class Supervisor:
         notifier: systemd, or nobody.
         on_ready: called once, when every child serves.
         parent: a pidfd of the process whose end stops the appliance, or -1; closed here.
+        settings_now: reads the configuration again; None: there is no file.
     """
 
     def __init__(
@@ -105,7 +108,9 @@ class Supervisor:
         notifier: Notifier,
         on_ready: Callable[[], None],
         parent: int = -1,
+        settings_now: Callable[[], Settings] | None = None,
     ) -> None:
+        self._settings_now = settings_now
         broker = wiring.settings.broker
         self._wiring = wiring
         self._mains = mains
@@ -419,14 +424,14 @@ class Supervisor:
             self._parent = -1
 
     def _on_hang_up(self) -> None:
-        """Stop when the terminal that the appliance was started in was closed; go on otherwise."""
+        """Stop if the terminal of the start was closed; otherwise read the configuration again."""
         if self._had_terminal and not has_terminal():
             self._on_stop_order("the terminal was closed (SIGHUP)")
-        else:
-            _logger.warning(
-                "SIGHUP ignored: the configuration file is read only at the start. Use `appliance configs set` for"
-                " options that can change at run time, and restart for the others"
-            )
+        elif self._stopping is None and self._was_ready:
+            # The wiring is for lives to come; those that are there get the controller's image.
+            self._wiring, message = read_again(self._wiring, self._settings_now, self._notifier)
+            if message is not None:
+                self._children[CONTROLLER].send(message)
 
     def _begin_stop(self, total_ms: int) -> None:
         if self._stopping is not None:
