@@ -65,7 +65,13 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     number: int
 
 
-Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat
+class LogLevels(msgspec.Struct, tag=True, frozen=True):
+    """Controller → supervisor → other children: log from these levels on. Logger → level (`config.loggers`)."""
+
+    levels: dict[str, str]
+
+
+Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | LogLevels
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -25,11 +25,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from appliance import journal
 from appliance.channels.child import Child
 from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    LogLevels,
     Message,
     PeerDown,
     PeerHeld,
@@ -139,6 +141,7 @@ class Supervisor:
     def start(self) -> None:
         """Forks everything, in the order of the roles. Call once, from the main thread."""
         self._take_signals()
+        journal.tell_left_out_by(self._timers.after_ms)
         self._start(self._children.values())
 
     def run(self) -> int:
@@ -219,6 +222,9 @@ class Supervisor:
                     child.failure = message
                 case Heartbeat():
                     child.silence.answered()
+                case LogLevels():
+                    journal.set_levels(message.levels)  # the next lives begin with them as well
+                    self._tell_others(child, message)
                 case _:
                     _logger.error("unexpected message from %s: %r", child.role, message)
 
