@@ -274,8 +274,8 @@ LOG_EVENTS: Final = (
     LogEvent("lines-left-out", "… and %s more %s in the last %s s", "count what seconds"),
     LogEvent(
         "slow-request",
-        "slow request: %s version %s of %s took %s ms (%s); %s bytes",
-        "api version connection total_ms stages bytes",
+        "slow request: %s version %s of %s took %s ms: answer %s ms, send %s ms, wait %s ms; %s bytes",
+        "api version connection total_ms answer_ms send_ms wait_ms bytes",
     ),
     LogEvent("connection-opened", "%s opened", "connection"),
     LogEvent("connection-ended", "%s has ended", "connection"),

@@ -1,7 +1,7 @@
 """Slow requests: a line in the log for each that took longer than `log.slow.request.ms`, with its stages.
 
-    slow request: Fetch version 17 of connection 12 from 10.0.0.7:50312 (billing) took 730 ms (answer 12 ms, send
-    718 ms); 96 bytes
+    slow request: Fetch version 17 of connection 12 from 10.0.0.7:50312 (billing) took 730 ms: answer 12 ms, send
+    718 ms, wait 0 ms; 96 bytes
 
 | stage | from | to |
 |---|---|---|
@@ -58,6 +58,11 @@ class SlowRequests:
         self._clock = clock
         self._known: dict[Request, _Known] = {}
 
+    @property
+    def known(self) -> int:
+        """Requests in flight that are known."""
+        return len(self._known)
+
     def arrived(self, request: Request, size_bytes: int) -> None:
         """A request begins."""
         if len(self._known) >= OPEN_MAX:
@@ -82,14 +87,12 @@ class SlowRequests:
         total_ns = now_ns - began_ns - wait_ns
         if total_ns <= self._threshold_ns or request.api_key in _WAIT_FOR_OTHERS:
             return
-        stages = f"answer {_ms(answered_ns - began_ns - wait_ns)} ms, send {_ms(now_ns - answered_ns)} ms"
-        if wait_ns:
-            stages = f"{stages}, wait {_ms(wait_ns)} ms"
         size_bytes = 0 if known is None else known.size_bytes
         api = _NAMES.get(request.api_key, str(request.api_key))
         self._say(
-            f"slow request: {api} version {request.version} of {request.session} took {_ms(total_ns)} ms ({stages});"
-            f" {size_bytes} bytes"
+            f"slow request: {api} version {request.version} of {request.session} took {_ms(total_ns)} ms:"
+            f" answer {_ms(answered_ns - began_ns - wait_ns)} ms, send {_ms(now_ns - answered_ns)} ms,"
+            f" wait {_ms(wait_ns)} ms; {size_bytes} bytes"
         )
 
 
