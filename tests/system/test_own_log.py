@@ -28,7 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 
 def lines(broker: Appliance) -> list[dict[str, Any]]:
     """Every line of the log that is an object."""
-    return [json.loads(line) for line in broker.output.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in broker.output().splitlines() if line.startswith("{")]
 
 
 def events(broker: Appliance, name: str, **values: object) -> list[dict[str, Any]]:
@@ -98,4 +98,4 @@ def test_slow_requests_are_logged_while_the_option_says_so_and_show_no_record(br
     assert line["bytes"] > 1000
     assert line["process"].startswith("netproc")
     appliance("configs", "unset", "log.slow.request.ms", *option).succeeded()
-    assert SECRET not in broker.output
+    assert SECRET not in broker.output()
