@@ -53,24 +53,7 @@ def perf_latency(
     ACKNOWLEDGED is the time from the client's call to the acknowledgement, CONSUMED the time until a consumer in the
     same process has the record. The first records do not count, because they wait for connections.
     """
-    sending = producer(bootstrap, {"acks": acks, "linger.ms": 0, "allow.auto.create.topics": True})
-    asked(lambda: sending.list_topics(topic, timeout=REQUEST_TIMEOUT_S))
-    reading = consumer(bootstrap, {"fetch.wait.max.ms": 500, "fetch.min.bytes": 1, "queued.min.messages": 1})
-    try:
-        _assign_ends(reading, topic)
-        acknowledged, consumed = _measure(
-            sending, reading, topic, list(_marks(records + WARM_UP, size)), pause_s=1 / rate
-        )
-    finally:
-        reading.close()
-    told = {
-        "topic": topic,
-        "records": records,
-        "size_bytes": size,
-        "acks": acks,
-        "acknowledged_ms": acknowledged.as_json(),
-        "consumed_ms": consumed.as_json(),
-    }
+    told = latency_figures(bootstrap, topic, records=records, size=size, rate=rate, acks=acks)
     if as_json:
         print_json(told)
         return
@@ -79,12 +62,40 @@ def perf_latency(
         [
             (title, *(figures[name] for name in FIGURES))
             for title, figures in (
-                ("acknowledged", acknowledged.as_json()),
-                ("consumed", consumed.as_json()),
+                ("acknowledged", told["acknowledged_ms"]),
+                ("consumed", told["consumed_ms"]),
             )
         ],
         right=tuple(name.upper() for name in FIGURES),
     )
+
+
+def latency_figures(
+    bootstrap: str, topic: str, *, records: int, size: int, rate: float, acks: str
+) -> dict[str, Any]:
+    """Measure; the keys are stable.
+
+    Raises:
+        BrokerError: a record is refused, or does not arrive.
+    """
+    sending = producer(bootstrap, {"acks": acks, "linger.ms": 0, "allow.auto.create.topics": True})
+    asked(lambda: sending.list_topics(topic, timeout=REQUEST_TIMEOUT_S))
+    reading = consumer(bootstrap, {"fetch.wait.max.ms": 500, "fetch.min.bytes": 1})
+    try:
+        _assign_ends(reading, topic)
+        acknowledged, consumed = _measure(
+            sending, reading, topic, list(_marks(records + WARM_UP, size)), pause_s=1 / rate
+        )
+    finally:
+        reading.close()
+    return {
+        "topic": topic,
+        "records": records,
+        "size_bytes": size,
+        "acks": acks,
+        "acknowledged_ms": acknowledged.as_json(),
+        "consumed_ms": consumed.as_json(),
+    }
 
 
 def _marks(count: int, size: int) -> Iterator[bytes]:

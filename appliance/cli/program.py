@@ -110,10 +110,14 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
     ),
+    "top": LazyCommand("appliance.cli.top", "top", "Watch a running appliance: processes, topics, groups."),
     "cluster": LazyCommand(
         "appliance.cli.cluster", "cluster", "Show the cluster: its brokers and topics, and what is wrong."
     ),
     "perf": LazyCommand("appliance.cli.perf", "perf", "Measure throughput and latency of a broker."),
+    "bench": LazyCommand(
+        "appliance.cli.bench", "bench", "Measure a broker for a minute; print a table for an issue."
+    ),
     "completion": LazyCommand(
         "appliance.cli.completion", "completion", "Let the shell complete commands and names."
     ),
