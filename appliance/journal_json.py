@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.journal import one_line, time_of
 from appliance.journal_events import OTHER, described
+from appliance.journal_line import one_line, time_of
 
 _encode: Final = msgspec.json.Encoder().encode
 

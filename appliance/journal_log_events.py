@@ -158,7 +158,7 @@ LOG_EVENTS: Final = (
     LogEvent("leader-epochs-not-trimmed", "%s: cannot trim the leader epoch file: %s", "directory reason"),
     LogEvent("snapshot-not-written", "cannot write a producer snapshot: %s", "reason"),
     LogEvent("snapshot-ignored", "%s; ignoring this snapshot", "reason"),
-    LogEvent("readers-not-told", "readers off the disk are not told of new records: %s", "reason"),
+    LogEvent("readers-not-told", "readers of the disk do not see new records: %s", "reason"),
     LogEvent("metrics-listening", "metrics at http://%s/metrics", "listener"),
     LogEvent("metrics-not-listening", "%s; next attempt in %s ms", "reason retry_ms"),
     LogEvent("metrics-page-defect", "internal error in the page %s: %s", "page error"),

@@ -19,8 +19,8 @@ import socket
 import struct
 from typing import Any, Final
 
-from appliance.journal import PRIORITIES, one_line
 from appliance.journal_events import described
+from appliance.journal_line import PRIORITIES, one_line
 
 SOCKET: Final = "/run/systemd/journal/socket"
 IDENTIFIER: Final = "appliance"
