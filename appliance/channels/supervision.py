@@ -84,8 +84,24 @@ class Reloaded(msgspec.Struct, tag=True, frozen=True):
     configs: dict[str, str]
 
 
+class LogLevels(msgspec.Struct, tag=True, frozen=True):
+    """Controller → supervisor → other children: log from these levels on. Logger → level (`config.loggers`)."""
+
+    levels: dict[str, str]
+
+
 Message = (
-    Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat | MemoryWanted | MemoryShare | Reloaded
+    Ready
+    | Failed
+    | PeerDown
+    | PeerHeld
+    | PeerUp
+    | Stop
+    | Heartbeat
+    | MemoryWanted
+    | MemoryShare
+    | Reloaded
+    | LogLevels
 )
 
 _encoder = msgspec.json.Encoder()

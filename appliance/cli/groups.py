@@ -9,6 +9,7 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked, refusal
+from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import lags
 from appliance.cli.options import client_options
@@ -156,10 +157,16 @@ def lag(
 
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@yes_option
 @json_option
 @client_options
-def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Delete groups without members, and their committed offsets."""
+def delete(*, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> int:
+    """Delete groups without members, and their committed offsets. The command asks for confirmation; without a
+    terminal it requires --yes.
+    """
+    if not yes:
+        what = "this group and its" if len(names) == 1 else f"these {len(names)} groups and their"
+        require_yes("groups delete", f"Delete {what} committed offsets?", names=names)
     client = admin_client(bootstrap)
     pending = asked(
         lambda: client.delete_consumer_groups(list(dict.fromkeys(names)), request_timeout=REQUEST_TIMEOUT_S)

@@ -25,6 +25,9 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 
+COMPLETE_VARIABLE: Final = "_APPLIANCE_COMPLETE"
+"""Set in the environment while a shell asks what may come next."""
+
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
@@ -52,6 +55,10 @@ class LazyGroup(click.Group):
             return None
         command = getattr(import_module(lazy.module), lazy.attribute)
         assert isinstance(command, click.Command)
+        if COMPLETE_VARIABLE in os.environ:
+            from appliance.cli.completing import complete_names
+
+            complete_names(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -123,11 +130,17 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "doctor",
         "Look at this host and the configuration; say what to change and why.",
     ),
+    "top": LazyCommand("appliance.cli.top", "top", "Watch a running appliance: processes, topics, groups."),
     "cluster": LazyCommand(
-        "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."
+        "appliance.cli.cluster", "cluster", "Show the cluster: its brokers and topics, and what is wrong."
     ),
-    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure produce and consume throughput."),
-    "completion": LazyCommand("appliance.cli.meta", "completion", "Print a script for shell completion."),
+    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure throughput and latency of a broker."),
+    "bench": LazyCommand(
+        "appliance.cli.bench", "bench", "Measure a broker for a minute; print a table for an issue."
+    ),
+    "completion": LazyCommand(
+        "appliance.cli.completion", "completion", "Let the shell complete commands and names."
+    ),
     "help": LazyCommand("appliance.cli.meta", "show_help", "Show the help of a command."),
     "version": LazyCommand("appliance.cli.meta", "version", "Show the version."),
     "ls": LazyCommand("appliance.cli.meta", "ls", "List the topics.", is_hidden=True),

@@ -26,6 +26,7 @@ from appliance.config.declaration import (
     unknown_name,
 )
 from appliance.config.kafka_settings import kafka_broker_settings
+from appliance.config.loggers import LEVEL, LEVEL_OF_KIND
 from appliance.config.sections.network import connections_by_address
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
@@ -76,6 +77,7 @@ CONNECTIONS_MAX: Final = "max.connections"
 CONNECTIONS_MAX_PER_IP: Final = "max.connections.per.ip"
 CONNECTIONS_PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
 CONNECTION_RATE: Final = "max.connection.creation.rate"
+SLOW_REQUEST_MS: Final = "log.slow.request.ms"
 
 SHARED_BY_SLOTS: Final = frozenset(
     {
@@ -86,6 +88,9 @@ SHARED_BY_SLOTS: Final = frozenset(
         CONNECTIONS_MAX_PER_IP,
         CONNECTIONS_PER_IP_OVERRIDES,
         CONNECTION_RATE,
+        LEVEL,
+        SLOW_REQUEST_MS,
+        *LEVEL_OF_KIND,
     }
 )
 """Settings of processes that all slots share: set on all brokers at once, or on the only one."""
@@ -95,7 +100,8 @@ def _dynamic() -> dict[str, Declaration]:
     wide = [each.synonyms[0].name for each in TOPIC_CONFIGS.values() if each.synonyms]
     found = {name: BROKER_WIDE[name][0] for name in wide}
     found.update(PER_SLOT)
-    for name in (PRODUCER_ID_EXPIRATION_MS, *SHARED_BY_SLOTS):
+    found.update(LEVEL_OF_KIND)
+    for name in (PRODUCER_ID_EXPIRATION_MS, *(SHARED_BY_SLOTS - LEVEL_OF_KIND.keys())):
         found[name] = option_declarations()[name][2]
     return found
 

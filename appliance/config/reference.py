@@ -121,6 +121,7 @@ _SECTION_HEADS: Final = {
         "These options switch delayed delivery on, and set its levels and limits "
         "([delayed-delivery.md](delayed-delivery.md)).",
     ),
+    "logging": ("Log", "These options decide what the processes log ([logs.md](logs.md))."),
 }
 
 _TOPIC_HEAD: Final = """

@@ -28,6 +28,7 @@ from appliance.config.sections.listeners import (
     ListenerSettings,
     named_listeners,
 )
+from appliance.config.sections.logging import LoggingSettings
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.metrics import MetricsSettings
 from appliance.config.sections.network import NetworkSettings
@@ -121,6 +122,7 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     services: ServicesSettings = field(default_factory=ServicesSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict, repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -287,6 +289,7 @@ Section = (
     | AuditSettings
     | MetricsSettings
     | ServicesSettings
+    | LoggingSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -308,6 +311,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "audit": AuditSettings,
     "metrics": MetricsSettings,
     "services": ServicesSettings,
+    "logging": LoggingSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

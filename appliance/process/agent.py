@@ -24,6 +24,7 @@ An agent keeps its own loop, because the order of a turn is what makes it fast; 
 | MemoryShare (to the metrics process only) | nothing | `on_memory_share` |
 | Reloaded (to the controller only) | nothing | `on_reloaded` |
 | Heartbeat | sends it back | nothing |
+| LogLevels | logs from these levels on | nothing |
 | Stop, or the end of the socket | nothing | `stop` |
 
 Costs: `hear` runs only when the supervisor has sent something. A turn of the loop calls nothing of this module.
@@ -39,6 +40,7 @@ from typing import Final, Protocol
 
 import zmq
 
+from appliance import journal
 from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.counter_names import COUNTER_NAMES
@@ -46,6 +48,7 @@ from appliance.channels.roles import Role
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    LogLevels,
     MemoryShare,
     Message,
     PeerDown,
@@ -175,6 +178,7 @@ class AgentProcess:
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        journal.tell_left_out_by(self.cycle.timers.after_ms)
 
     # Sockets between processes
 
@@ -198,6 +202,12 @@ class AgentProcess:
         """The process serves from now on."""
         self.attachment.row.set_state(ProcessState.RUNNING)
         self.supervision.send(Ready())
+
+    def log_from(self, levels: dict[str, str]) -> None:
+        """Log from these levels on, and have the supervisor tell all other processes."""
+        if journal.set_levels(levels):
+            _logger.info("log levels: %s", ", ".join(f"{name} {level}" for name, level in levels.items()))
+            self.supervision.send(LogLevels(levels))
 
     def failed(self, why: str, *, fatal: bool) -> None:
         """The process cannot start. With `fatal` the appliance ends."""
@@ -251,6 +261,8 @@ class AgentProcess:
                     agent.stop(message.within_ms)
                 case Heartbeat():
                     self.supervision.send(message)
+                case LogLevels():
+                    journal.set_levels(message.levels)
                 case _:
                     self.warn(f"unexpected message from the supervisor: {message}")
 

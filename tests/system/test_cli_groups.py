@@ -135,7 +135,7 @@ def test_members_are_shown_with_their_partitions_and_a_group_with_members_is_nei
         assert shown == {(0, 3, 12, member["member"]), (1, None, None, member["member"])}
         text = run(broker, "groups", "describe", "alive").succeeded().text
         assert text.startswith("alive  stable, 1 member, assignor range, coordinator 0\n")
-        refused = run(broker, "groups", "delete", "alive")
+        refused = run(broker, "groups", "delete", "--yes", "alive")
         assert (refused.code, "NON_EMPTY_GROUP" in refused.errors) == (1, True)
         refused = run(broker, "groups", "reset-offsets", "alive", "--to", "end", "--execute")
         assert (refused.code, "UNKNOWN_MEMBER_ID" in refused.errors) == (1, True)
@@ -150,10 +150,10 @@ def test_groups_are_listed_by_state_and_deleted_with_their_offsets(broker: Appli
     assert listed["short"] == ("empty", "classic")
     assert "short" in {each["group"] for each in told(broker, "groups", "list", "--state", "Empty")}
     assert not told(broker, "groups", "list", "--state", "stable")
-    assert run(broker, "groups", "delete", "short").succeeded().text == "deleted short\n"
+    assert run(broker, "groups", "delete", "--yes", "short").succeeded().text == "deleted short\n"
     assert "short" not in {each["group"] for each in told(broker, "groups", "list")}
     assert committed(broker, "short") == {}
-    missing = run(broker, "groups", "delete", "short")
+    missing = run(broker, "groups", "delete", "--yes", "short")
     assert (missing.code, "GROUP_ID_NOT_FOUND" in missing.errors) == (1, True)
     missing = run(broker, "groups", "describe", "short")
     assert (missing.code, missing.errors) == (1, "appliance: there is no group short\n")

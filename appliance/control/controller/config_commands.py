@@ -9,6 +9,7 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | INVALID_REQUEST | `slot.stopped` of all brokers, or of the last one that is not stopped |
 | INVALID_REQUEST | of one of several brokers, a setting of a process that they share |
 | INVALID_REQUEST | the empty topic name; no such broker; a broker cannot change it while it runs, or to that |
+| INVALID_CONFIG | a logger that is not there, or a level that is none |
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
 | POLICY_VIOLATION | of a topic of delayed delivery, a setting that decides whether records stay |
@@ -41,7 +42,8 @@ from appliance.config import (
 )
 from appliance.config.declaration import ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SHARED_BY_SLOTS, SLOT_STOPPED
-from appliance.config.loggers import LOGGERS
+from appliance.config.loggers import LOGGERS, ROOT, setting_of
+from appliance.config.sections.logging import LEVELS
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
@@ -112,7 +114,7 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.GROUP:
         return _group(resource, altering, replace)
     if resource.type == ResourceType.BROKER_LOGGER:
-        raise _logger_refusal(resource)
+        return _loggers(resource, altering)
     if resource.type == ResourceType.CLIENT_METRICS:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not supported.")
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
@@ -211,20 +213,45 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
     return configs
 
 
-def _logger_refusal(resource: AlteredResource) -> RejectedRequest:
-    """Levels of loggers cannot change while the broker runs; Kafka's refusals come first."""
+def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
+    """Return what will be set on all brokers: a level of a logger is a setting of them (`config.loggers`)."""
+    name = resource.name
+    if not (name.isascii() and name.isdigit()):
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name[:100]}"
+        )
+    if int(name[:10]) not in altering.node_ids:
+        known = ", ".join(map(str, sorted(altering.node_ids)))
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected one of {known}, but received {name[:100]}",
+        )
+    configs = dict(altering.broker_configs.get("", {}))
     for change in resource.changes:
         if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             operation = ConfigOperation(change.operation).name
-            return RejectedRequest(
+            raise RejectedRequest(
                 ErrorCode.INVALID_REQUEST,
                 f"{operation} operation is not allowed for the BROKER_LOGGER resource",
             )
         if change.name not in LOGGERS:
-            return RejectedRequest(ErrorCode.INVALID_CONFIG, f"Logger {change.name[:100]} does not exist!")
-    return RejectedRequest(
-        ErrorCode.INVALID_REQUEST, "The levels of loggers cannot change while the broker runs."
-    )
+            raise RejectedRequest(ErrorCode.INVALID_CONFIG, f"Logger {change.name[:100]} does not exist!")
+        if change.operation == ConfigOperation.DELETE:
+            if change.name == ROOT:
+                raise RejectedRequest(
+                    ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+                )
+            configs.pop(setting_of(change.name), None)
+            continue
+        assert change.value is not None, "refused by _check_changes"
+        if change.value not in LEVELS:
+            raise RejectedRequest(
+                ErrorCode.INVALID_CONFIG,
+                f"Cannot set the log level of {change.name} to {change.value[:100]} as it is not a supported log level."
+                f" Valid log levels are {', '.join(LEVELS)}",
+            )
+        configs[setting_of(change.name)] = change.value
+    return configs
 
 
 def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:

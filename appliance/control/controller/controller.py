@@ -56,6 +56,7 @@ from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import Settings
 from appliance.config.dynamic import FILE
+from appliance.config.loggers import levels
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.assignments import Assignments
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
@@ -99,6 +100,7 @@ class Controller:
         presume: whether there may have been a controller before in this instance, which gave orders.
         held: processes that run no more, though the kernel does not let them end.
         send: puts a message on its way to the process of that identity.
+        log_from: takes the levels from which the processes log, when they may have changed.
         alarms: for the deadline of a change.
     """
 
@@ -112,6 +114,7 @@ class Controller:
         "_copy_moves",
         "_deciding",
         "_fence",
+        "_log_from",
         "_partition_commands",
         "_publisher",
         "_registrations",
@@ -138,6 +141,7 @@ class Controller:
         brokers: Sequence[BrokerSlot],
         presume: bool,
         held: Collection[Role] = (),
+        log_from: Callable[[dict[str, str]], object] = lambda _: None,
         publisher: ImagePublisher,
         send: Callable[[bytes, Envelope], None],
         alarms: Alarms,
@@ -147,6 +151,7 @@ class Controller:
         self._store = store
         self._registrations = registrations
         self._fence = fence
+        self._log_from = log_from
         self._cluster_id = cluster_id
         self._settings = settings
         self._slots = slots
@@ -188,6 +193,7 @@ class Controller:
             self._publish()
         workers = {worker for slot in slots.all for worker in workers_of(slot, workers=slots.workers)}
         self._waves.begin(Wave(self._waves.next_number(), workers, dict(state.topics), frozenset(), []))
+        self._set_log_levels()
         if settings.delegation_tokens.are_enabled:
             TokenSweeps(
                 state,
@@ -196,6 +202,9 @@ class Controller:
                 alarms=alarms,
                 clock=clock,
             ).begin()
+
+    def _set_log_levels(self) -> None:
+        self._log_from(levels(self._settings.logging.level, self.state.broker_configs.get("", {})))
 
     # Turns
 
@@ -209,6 +218,7 @@ class Controller:
         hellos: list[WorkerHello | ReplicaHello] = []
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in self._without_reports(messages):
+            _logger.debug("request %s of %s", type(envelope.body).__name__, sender.decode(errors="replace"))
             match envelope.body:
                 case (
                     CreateTopics()
@@ -399,6 +409,8 @@ class Controller:
         number = self._waves.next_number()
         waiting = self._assignments.of_turn(turn, appearing, number)
         state.dirty |= turn.groups_altered or turn.brokers_altered or turn.access_altered
+        if turn.brokers_altered:
+            self._set_log_levels()
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.

@@ -296,6 +296,8 @@ class Deciding:
             self._alter_topic(turn, self._state.topics[resource.name], configs)
         elif resource.type == ResourceType.GROUP:
             self._alter_group(turn, resource.name, configs)
+        elif resource.type == ResourceType.BROKER_LOGGER:
+            self._alter_broker(turn, "", configs)
         else:
             self._alter_broker(turn, resource.name, configs)
 

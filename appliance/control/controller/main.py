@@ -172,6 +172,7 @@ def _lead(
             brokers=brokers,
             presume=image is not None or child.generation > 1,
             held=process.held,
+            log_from=process.log_from,
             publisher=ImagePublisher(child.wiring.runtime_dir, attachment.image_pointer),
             send=socket.send,
             alarms=agent.alarm,

@@ -25,11 +25,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from appliance import journal
 from appliance.channels.child import Child
 from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    LogLevels,
     MemoryWanted,
     Message,
     PeerDown,
@@ -144,6 +146,7 @@ class Supervisor:
     def start(self) -> None:
         """Forks everything, in the order of the roles. Call once, from the main thread."""
         self._take_signals()
+        journal.tell_left_out_by(self._timers.after_ms)
         self._start(self._children.values())
 
     def run(self) -> int:
@@ -226,6 +229,9 @@ class Supervisor:
                     child.silence.answered()
                 case MemoryWanted() if child.role.kind is RoleKind.METRICS:
                     self._shares.begin(child)
+                case LogLevels():
+                    journal.set_levels(message.levels)  # the next lives begin with them as well
+                    self._tell_others(child, message)
                 case _:
                     _logger.error("unexpected message from %s: %r", child.role, message)
 

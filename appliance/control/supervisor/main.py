@@ -109,6 +109,7 @@ def run(
     """
     # First of all: the title is found through the environment's first variable, which we may take out below.
     setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
+    journal.style(settings.logging.format, {journal.ROOT: settings.logging.level})
     journal.start(str(SUPERVISOR))
     notifier = Notifier.from_environment()
     try:

@@ -102,6 +102,7 @@ class FetchHandler:
     ) -> None:
         self._rights = rights
         self._auditing = auditing
+        self._traffic: Traffic | None = None
         self._routes = routes
         self._lines = lines
         self._table = table
@@ -117,8 +118,9 @@ class FetchHandler:
         self.observer: Observer | None = None
 
     def set_traffic(self, traffic: Traffic) -> None:
-        """Count what is fetched. Call it before the first request."""
-        self._responder.traffic = traffic
+        """Count what is fetched from now on."""
+        self._traffic = traffic
+        self._plain_responder.traffic = self._responder.traffic = traffic
 
     def set_meter(self, meter: Meter | None) -> None:
         """Throttle clients that are over their quota from now on, or do not."""
@@ -366,6 +368,8 @@ class FetchHandler:
                 deadline_ns=partitioned.deadline_ns,
                 needed_bytes=self._needed_bytes(partitioned),
             ):
+                if self._traffic is not None:
+                    self._traffic.waits(partitioned.pending)
                 return
         self._lines.leave(partitioned)
         self._responder.respond(
