@@ -46,6 +46,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
     "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
+    "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
         "delivered_records",
         "waiting_deliveries",

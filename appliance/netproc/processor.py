@@ -170,7 +170,7 @@ class NetworkAgent:
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
-        if settings.metrics.is_on:
+        if settings.counts_traffic:
             self._count_traffic(table)
 
     def _count_traffic(self, table: PartitionTable) -> None:
