@@ -303,11 +303,11 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 form = _fields(body.decode("ascii"))
             except ValueError:
-                raise _Refused(400, "the form cannot be read")
+                raise _Refused(400, "the form cannot be read") from None
         try:
             queried = _fields(query)
         except ValueError:
-            raise _Refused(400, "the query cannot be read")
+            raise _Refused(400, "the query cannot be read") from None
         return Request(
             method=self.command,
             path=path,
