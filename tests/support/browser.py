@@ -81,7 +81,9 @@ class Window:
 
 
 @contextmanager
-def window(browser: Browser, *, is_phone: bool = False, is_dark: bool = False, **more: Any) -> Iterator[Window]:
+def window(
+    browser: Browser, *, is_phone: bool = False, is_dark: bool = False, **more: Any
+) -> Iterator[Window]:
     """A window with cookies of its own."""
     context = browser.new_context(
         viewport=PHONE if is_phone else DESK,  # type: ignore[arg-type]
