@@ -54,6 +54,7 @@ class ConsoleAgent:
             BrokerAddress(settings),
             self._sessions,
             self._history,
+            self._observer,
             clock=clock,
             complain=self._complain,
         )
@@ -118,7 +119,6 @@ class ConsoleAgent:
         try:
             look = self._observer.look()
             if look is not None:
-                self._site.look = look
                 self._history.add(totals_of(look, time_ms=self._clock.now_ms()))
         except Exception as error:  # one look fails, and the next one may not
             self._complain(f"internal error in a look at shared memory: {error!r}")
@@ -126,8 +126,6 @@ class ConsoleAgent:
         self._sessions.expire(began_ns)
         took_ms = (self._clock.monotonic_ns() - began_ns) / NS_PER_MS
         pause_ms = LOOK_MS if len(self._sessions) else IDLE_LOOK_MS
-        if self._site.look is None:
-            pause_ms = LOOK_MS // 5
         self._process.after_ms(max(pause_ms, int(took_ms / LOOK_SHARE)), self._look)
 
     # The supervisor and the peers

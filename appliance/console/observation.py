@@ -1,12 +1,15 @@
 """What the console reads of shared memory, and of the disks: one look, which pages then read without locks.
 
-The main thread looks once a second while somebody is logged in, else every five seconds, and replaces the last look as
-a whole. A look that takes long makes the next one later, so that looking never takes more than LOOK_SHARE of a core.
+The main thread looks once a second while somebody is logged in, else every five seconds, for the charts. A look that
+takes long makes the next one later, so that looking never takes more than LOOK_SHARE of a core. A page looks again if the
+last look is older than a second, or if the metadata have changed since then, so that a topic is there right after it was
+created.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from typing import Final
 from appliance.channels.roles import RoleKind
 from appliance.channels.traffic_table import BYTES_IN, BYTES_OUT, RECORDS_IN
 from appliance.channels.wiring import Attachment
+from appliance.clock import NS_PER_MS
 from appliance.cluster import ClusterImage, TopicImage
 from appliance.config import Settings
 from appliance.console.history import Totals
@@ -142,7 +146,7 @@ class Look:
 
 
 class Observer:
-    """Looks at shared memory. The main thread's."""
+    """Looks at shared memory; one thread at a time."""
 
     def __init__(self, attachment: Attachment, settings: Settings, *, processes: int) -> None:
         self._attachment = attachment
@@ -150,14 +154,33 @@ class Observer:
         # The metrics process keeps what lives of processes have used in shared memory; here a life of the console is
         # enough, so the words are its own.
         pages = [memoryview(bytearray(_PAGE_BYTES)).cast("q") for _ in range(1 + processes // 32)]
+        self._lock = threading.Lock()
+        self._last: Look | None = None
         self._memory = Memory(attachment, ProcFiles(pages, parent=os.getppid()))
 
     def look(self) -> Look | None:
         """Return what there is now; None before there is a metadata image."""
+        with self._lock:
+            return self._look()
+
+    def recent(self, *, now_ns: int) -> Look | None:
+        """Return the last look, or what there is now if the last look is old.
+
+        Args:
+            now_ns: of CLOCK_MONOTONIC.
+        """
+        with self._lock:
+            last, image = self._last, self._attachment.image.current()
+            if last is None or image is None or last.image.version != image.version:
+                return self._look()
+            is_old = now_ns - last.snapshot.monotonic_ns > LOOK_MS * NS_PER_MS
+            return self._look() if is_old else last
+
+    def _look(self) -> Look | None:
         image = self._attachment.image.current()
-        if image is None:
-            return None
-        return Look(image, self._memory.look(), self._disks())
+        if image is not None:
+            self._last = Look(image, self._memory.look(), self._disks())
+        return self._last
 
     def _disks(self) -> list[Disk]:
         found = []

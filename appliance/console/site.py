@@ -21,7 +21,7 @@ from appliance.cluster import ClusterImage, TopicImage
 from appliance.config import Settings
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress, BrokerFault, Credentials, Link, LoginRefused
-from appliance.console.observation import Look
+from appliance.console.observation import Look, Observer
 from appliance.console.rendering import Renderer
 from appliance.console.server import Request, Response
 from appliance.console.sessions import Session, Sessions
@@ -210,6 +210,7 @@ class Site:
         address: BrokerAddress,
         sessions: Sessions,
         history: History,
+        observer: Observer,
         *,
         clock: Clock,
         complain: Callable[[str], object],
@@ -221,8 +222,7 @@ class Site:
         self.sessions = sessions
         self.history = history
         self.clock = clock
-        self.look: Look | None = None
-        """The newest; the main thread replaces it."""
+        self._observer = observer
         self.streams = Streams()
         self.refused_logins = 0
         self.refused_requests = 0
@@ -265,9 +265,10 @@ class Site:
         if request.path == "/logout" and method == "POST":
             self.sessions.end(request.cookies.get(self.cookie, ""))
             return Response(303, headers=(("Location", "/login"), self._set_cookie("", ends=True)))
-        if self.look is None:
+        look = self.look()
+        if look is None:
             return self.page("error.html", None, status=503, text="there are no metadata yet: try again")
-        visit = Visit(self, request, session, self.look)
+        visit = Visit(self, request, session, look)
         handler = self.routes.get((method, request.path))
         if handler is None:
             return self._missing(visit)
@@ -287,6 +288,10 @@ class Site:
         except BrokerFault as error:
             return visit.page("error.html", status=502 if error.code is None else 403, text=str(error))
 
+    def look(self) -> Look | None:
+        """Return what there is in shared memory, at most a second old."""
+        return self._observer.recent(now_ns=self.clock.monotonic_ns())
+
     def page(self, template: str, visit: Visit | None, *, status: int = 200, **values: Any) -> Response:
         """Return a page; without a visit it has no navigation."""
         text = self._renderer.render(
@@ -294,7 +299,7 @@ class Site:
             visit=visit,
             csrf=visit.session.csrf if visit else "",
             notices=visit.session.take_notices() if visit else [],
-            cluster_id=self.look.image.cluster_id if self.look and visit else "",
+            cluster_id=visit.image.cluster_id if visit else "",
             **values,
         )
         return Response(status, text.encode())

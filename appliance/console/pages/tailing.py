@@ -57,7 +57,7 @@ def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
         while not site.history.is_closed and site.sessions.is_open(
             visit.session, now_ns=site.clock.monotonic_ns()
         ):
-            look = site.look
+            look = site.look()
             topic = None if look is None else look.image.topics.get(name)
             if topic is None:
                 yield event("ended", "the topic is gone")
