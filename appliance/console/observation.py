@@ -1,9 +1,9 @@
 """What the console reads of shared memory, and of the disks: one look, which pages then read without locks.
 
 The main thread looks once a second while somebody is logged in, else every five seconds, for the charts. A look that
-takes long makes the next one later, so that looking never takes more than LOOK_SHARE of a core. A page looks again if the
-last look is older than a second, or if the metadata have changed since then, so that a topic is there right after it was
-created.
+takes long makes the next one later, so that looking never takes more than LOOK_SHARE of a core. A page looks again if
+the last look is older than a second, or if the metadata have changed since then, so that a topic is there right after
+it was created.
 """
 
 from __future__ import annotations

