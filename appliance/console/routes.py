@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.console.pages import groups, messages, overview, producing, tailing, topics
-from appliance.console.site import Handler
+from appliance.console.visit import Handler
 
 ROUTES: Final[Mapping[tuple[str, str], Handler]] = {
     ("GET", "/"): overview.overview,

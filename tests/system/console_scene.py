@@ -11,18 +11,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Browser
 
 from tests.support.broker import Appliance
@@ -109,9 +102,11 @@ class Console:
         """The names of all topics."""
         return set(self.admin.list_topics(timeout=PATIENCE_S).topics)
 
-    def create(self, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> None:
+    def create(
+        self, topic: str, partitions: int = 1, replicas: int = 1, *, configs: Mapping[str, str] | None = None
+    ) -> None:
         """Create a topic."""
-        new = NewTopic(topic, partitions, replicas, config=configs)
+        new = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
         self.admin.create_topics([new])[topic].result(PATIENCE_S)
 
     def produce(self, topic: str, records: list[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import expect
 
 from tests.support.browser import Window
@@ -30,7 +30,7 @@ IN_THE_DARK: Final = frozenset({"/", "/topic/messages", "/topic/produce", "/grou
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with opened(tmp_path_factory.mktemp("console")) as console:
-        console.create(TOPIC, 3, **{"retention.ms": "-1"})
+        console.create(TOPIC, 3, configs={"retention.ms": "-1"})
         console.create(SECRET_TOPIC)
         console.produce(
             TOPIC,

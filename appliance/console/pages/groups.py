@@ -16,7 +16,7 @@ from appliance.console.pages.messages import time_ms
 from appliance.console.pages.paging import part_of
 from appliance.console.reading import offsets
 from appliance.console.server import Response
-from appliance.console.site import BadInput, NotThere, Visit
+from appliance.console.visit import BadInput, NotThere, Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest

@@ -11,7 +11,7 @@ from appliance.console.decoding import FORMS, shown
 from appliance.console.reading import Budget, Found, backward, bounds, forward, offsets
 from appliance.console.records import ReadRecord
 from appliance.console.server import Response
-from appliance.console.site import BadInput, Visit
+from appliance.console.visit import BadInput, Visit
 
 LIMIT: Final = 50
 LIMIT_MAX: Final = 500

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from appliance.channels.counter_names import BOUNDS
 from appliance.console.history import SERIES
 from appliance.console.server import Response
-from appliance.console.site import Visit
+from appliance.console.visit import Visit
 from appliance.ipc.process_table import ProcessState
 
 EVENT_WAIT_S = 15.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from appliance.console.site import Visit
+from appliance.console.visit import Visit
 
 PER_PAGE: Final = 50
 

@@ -11,7 +11,7 @@ from appliance.console.decoding import typed
 from appliance.console.kafka_link import BrokerFault, check, exchange
 from appliance.console.records import produce_request, produced
 from appliance.console.server import Response
-from appliance.console.site import BadInput, Visit
+from appliance.console.visit import BadInput, Visit
 from appliance.protocol.records.record import Record, encode_batch
 
 FORMS: Final = ("text", "hex", "null")

@@ -14,7 +14,7 @@ from appliance.console.pages.overview import event
 from appliance.console.reading import fetch_once, offsets
 from appliance.console.records import ReadRecord, next_offset, read_records
 from appliance.console.server import Response
-from appliance.console.site import Visit
+from appliance.console.visit import Visit
 from appliance.protocol.apis.list_offsets import LATEST_TIMESTAMP
 
 ROUND_S: Final = 0.5

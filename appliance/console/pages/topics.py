@@ -12,7 +12,7 @@ from appliance.cluster import TopicImage
 from appliance.console.kafka_link import BrokerFault, check
 from appliance.console.pages.paging import PER_PAGE, part_of
 from appliance.console.server import Response
-from appliance.console.site import BadInput, Visit
+from appliance.console.visit import BadInput, Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.create_partitions import CreatePartitionsRequest, PartitionsTopic
 from appliance.protocol.apis.create_topics import (
