@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.console.pages import groups, messages, overview, producing, tailing, topics
+from appliance.console.pages import (
+    access,
+    groups,
+    messages,
+    overview,
+    producing,
+    settings,
+    tailing,
+    topics,
+    transactions,
+)
 from appliance.console.visit import Handler
 
 ROUTES: Final[Mapping[tuple[str, str], Handler]] = {
@@ -32,4 +42,16 @@ ROUTES: Final[Mapping[tuple[str, str], Handler]] = {
     ("POST", "/group/reset"): groups.reset,
     ("GET", "/group/delete"): groups.confirm_delete,
     ("POST", "/group/delete"): groups.delete_group,
+    ("GET", "/transactions"): transactions.transactions,
+    ("GET", "/transaction"): transactions.transaction,
+    ("GET", "/acls"): access.acls,
+    ("POST", "/acls/add"): access.add_acl,
+    ("POST", "/acls/remove"): access.remove_acl,
+    ("GET", "/users"): access.users,
+    ("POST", "/users/add"): access.add_user,
+    ("POST", "/users/remove"): access.remove_user,
+    ("GET", "/quotas"): access.quotas,
+    ("POST", "/quotas"): access.alter_quota,
+    ("GET", "/settings"): settings.settings,
+    ("POST", "/settings"): settings.alter_setting,
 }

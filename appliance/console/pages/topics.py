@@ -152,7 +152,10 @@ def altered(
     resource = AlterConfigsResource(int(resource_type), name, (change,))
     try:
         answer = visit.link.ask(
-            ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest((resource,))
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            IncrementalAlterConfigsRequest((resource,)),
+            slot=int(name) if resource_type is ResourceType.BROKER and name else None,
         )
         (result,) = answer.responses
         check(result.error_code, result.error_message)
