@@ -54,6 +54,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "failed_group_rounds",
         "age_looks",
     ),
+    "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
         "delivered_records",
         "waiting_deliveries",

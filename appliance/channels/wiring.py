@@ -218,7 +218,7 @@ class Wiring:
             self.image_name: POINTER_BYTES,
             self.samples_name: samples_size_bytes(settings.network.processes),
         }
-        if settings.metrics.is_on:
+        if settings.counts_traffic:
             rows = settings.broker.max_partitions
             sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
             sizes[self.logs_name] = log_sizes_bytes(rows, settings.slots * settings.io.workers)

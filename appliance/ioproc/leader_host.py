@@ -158,7 +158,7 @@ class LeaderHost(PartitionHost[Partition]):
         self._failures.serve(partitions)
         self._followed.open(partitions)
         self.rings.open(partitions.by_row, moves)
-        if self.settings.metrics.is_on:
+        if self.settings.counts_traffic:
             region = Region.open(self.attachment.wiring.logs_name)
             self._log_sizes = LogSizes(region.view, partitions.by_row, after_ms=self.process.after_ms)
             number = self.slot * self.settings.io.workers + self.attachment.role.index

@@ -174,7 +174,7 @@ class NetworkAgent:
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
-        if settings.metrics.is_on:
+        if settings.counts_traffic:
             self._count_traffic(table)
         if settings.services.processes:
             self._observe()

@@ -296,6 +296,8 @@ def _load_token_libraries(settings: Settings) -> None:
         OperatorFault: a package is not installed, and the text names its extra; or the authorities of the identity
             provider cannot be read.
     """
+    if settings.console.is_on:
+        need("jinja2", needed_by="console.listener")
     if settings.validates_tokens:
         for package in ("cryptography", "jwt"):
             need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER", extra="oauth")
