@@ -307,6 +307,33 @@ def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
     )
 
 
+def _delayed() -> Iterator[Figure]:
+    """Delayed records. Beside Kafka runs a delay service as a user writes it."""
+    for name, title in (("1", "1"), ("10k", "10,000"), ("100k", "100,000")):
+        for key, percentile in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
+            yield Figure(
+                f"delayed_late_{name}.late_{key}_ms",
+                f"delayed records, {title} due a second: lateness {percentile}",
+                "ms",
+                LESS,
+            )
+    for mode in ("levels", "exact"):
+        for way in ("in", "out"):
+            yield Figure(
+                f"delayed_{mode}.{way}_records_s", f"delayed records, {mode}: {way}", "records/s", MORE
+            )
+    yield Figure("delayed_waiting.grown_mb", "10 million delayed records: memory", "MB", LESS)
+    yield Figure(
+        "delayed_waiting.idle_cpu_ms_s", "10 million delayed records, none due: processor", "ms/s", LESS
+    )
+    yield Figure(
+        "delayed_waiting.first_after_kill_s",
+        "10 million delayed records: kill, to the first delivery",
+        "s",
+        LESS,
+    )
+
+
 def _under(setting: str, title: str, figures: Iterable[Figure], *, mock: bool) -> Iterator[Figure]:
     """The same rows under another setting. Where the mock has no part, since it knows no disk and no replicas, neither
     has what was set beside it, or for an acknowledgement out of memory."""
@@ -475,6 +502,7 @@ FIGURES: tuple[Figure, ...] = (
         mock=True,
     ),
     *_under("secure", "", _secure(), mock=True),
+    *_under("delayed", "", _delayed(), mock=True),
     Figure(
         "slots/throughput_1k.in_of_one_slot",
         "3 slots: in, 1 KiB, acks=all, three replicas: beside acks=1 on one slot",

@@ -2,6 +2,7 @@
 
 from benchmarks.cases import (
     access,
+    delayed,
     fairness,
     footprint,
     groups,
@@ -27,6 +28,7 @@ CASES: dict[str, Case] = {
         *lanes.CASES,
         *access.CASES,
         *transactions.CASES,
+        *delayed.CASES,
         *replicas.CASES,
         *throughput.CASES,
         *scaling.CASES,

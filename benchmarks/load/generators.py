@@ -247,6 +247,15 @@ def transactions(mode: str, address: str, topic: str, **options: float | str) ->
     return told
 
 
+def delayed(mode: str, address: str, inbox: str, outbox: str, **options: float) -> dict[str, float]:
+    """What `load/delayed.py` measured in a mode; `options` are its flags. Raises Void."""
+    words = [sys.executable, "-m", "benchmarks.load.delayed", mode, address, inbox, outbox]
+    for name, value in options.items():
+        words += [f"--{name}", str(value)]
+    told: dict[str, float] = json.loads(_run(words))
+    return told
+
+
 def python_client(
     build: Path,
     client: str,

@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
     parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
     parser.add_argument("--transactions", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--delayed", action="store_true", help="delayed records; with --no-transactions faults set the clock"
+    )
     parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
     parser.add_argument(
         "--client", choices=CLIENTS, default=LIBRDKAFKA, help="what most producers and readers are"
@@ -46,6 +49,7 @@ def main() -> int:
         durability=given.durability,
         transactions=given.transactions,
         coordinators=given.coordinators,
+        delayed=given.delayed,
         client=given.client,
         build=given.build and given.build.resolve(),
     )

@@ -23,7 +23,10 @@ from confluent_kafka.cimpl import NewTopic
 from tests.checker import transaction_anomalies, transaction_history
 from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
 from tests.checker.backlog_readers import BacklogReaders, kinds_on
-from tests.checker.faults import Fault, faults_for
+from tests.checker.delayed_workload import LEVELS, DelayedWorkload, lateness
+from tests.checker.delayed_workload import TOPIC as DELAYED
+from tests.checker.delayed_workload import find as find_delayed
+from tests.checker.faults import Fault, faults_for, set_clock
 from tests.checker.history import History
 from tests.checker.native_clients import LIBRDKAFKA, Lanes, Turns
 from tests.checker.patience import await_patiently
@@ -31,6 +34,7 @@ from tests.checker.transaction_workload import TOPICS, TransactionWorkload
 from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
 from tests.support.broker import Appliance
+from tests.support.stepped_clock import SteppedClock
 
 TOPIC: Final = "checked"
 TRIMMED: Final = "trimmed"
@@ -69,10 +73,17 @@ class Plan:
     transactions: bool = False
     """Transactional producers, copiers and their readers work beside the rest."""
     coordinators: int = 1
+    delayed: bool = False
+    """Delayed records beside the rest; without transactions beside them, faults set the clock, too."""
     client: str = LIBRDKAFKA
     """One of `native_clients.CLIENTS`: what most producers and readers are."""
     build: Path | None = None
     """A directory with another build of the appliance; none for this tree."""
+
+    @property
+    def sets_clock(self) -> bool:
+        """Whether faults set the clock. A transaction would meet its timeout."""
+        return self.delayed and not self.transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
     chance = random.Random(plan.seed)
     # A socket's path may have 107 bytes, and `directory` may be longer.
     sockets = Path(tempfile.mkdtemp(prefix="checker-z-"))
+    clock = SteppedClock(directory / "clock") if plan.sets_clock else None
     broker = Appliance(
         directory / "data",
         slots=plan.slots,
@@ -114,7 +126,9 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "offsets.topic.num.partitions": COORDINATED_PARTITIONS,
             "transaction.state.log.num.partitions": COORDINATED_PARTITIONS,
             **_served_on(plan.client, sockets),
+            **({"services.processes": 2, "delivery.delay.levels": list(LEVELS)} if plan.delayed else {}),
         },
+        wrapper=() if clock is None else clock.wrapper(),
         output_to=directory / "appliance.log",
         build=plan.build,
     )
@@ -140,15 +154,16 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         for _ in range(BURSTS_BEFORE):
             loads[0].burst()
         work = _transactions(broker, plan, lanes) if plan.transactions else None
-        for load in loads:
-            load.start()
-        readers.start()
-        if work is not None:
-            work.start()
+        delayed = _delayed(broker, plan) if plan.delayed else None
+        for each in (*loads, readers, work, delayed):
+            if each is not None:
+                each.start()
         faults, recoveries_ms, anomalies = _disturb(
-            plan, broker, loads[0], readers, work, chance=chance, say=say
+            plan, broker, loads[0], readers, work, clock=clock, chance=chance, say=say
         )
         say("settling")
+        if delayed is not None:
+            anomalies += _judged_delayed(delayed, broker, clock, say)
         if work is not None:
             anomalies += _told(work.idle(FIRST_COMMIT_S))
             work.stop_producing()
@@ -184,6 +199,26 @@ def _served_on(client: str, sockets: Path) -> dict[str, object]:
     if client == LIBRDKAFKA:
         return {}
     return {"listeners.zeromq": [f"ipc://{sockets}/z"], "shared.memory.lanes.max": 200}
+
+
+def _delayed(broker: Appliance, plan: Plan) -> DelayedWorkload:
+    _create_topic(broker, DELAYED, plan, {"delivery.delay.enable": "true"})
+    return DelayedWorkload(_addresses(broker, plan), partitions=plan.partitions, seed=plan.seed)
+
+
+def _judged_delayed(
+    delayed: DelayedWorkload, broker: Appliance, clock: SteppedClock | None, say: Callable[[str], None]
+) -> list[Anomaly]:
+    if clock is not None:
+        clock.set_ahead(0)
+    found = delayed.finish()
+    say(lateness(delayed.history, found))
+    wrong = find_delayed(delayed.history, found, is_clock_kept=clock is None)
+    return [
+        *_told(delayed.failures),
+        *(Anomaly(each.kind, f"delayed: {each.text}") for each in wrong),
+        *compare_replicas(broker, DELAYED),
+    ]
 
 
 def _transactions(broker: Appliance, plan: Plan, lanes: Lanes) -> TransactionWorkload:
@@ -241,6 +276,7 @@ def _disturb(
     readers: BacklogReaders,
     work: TransactionWorkload | None,
     *,
+    clock: SteppedClock | None,
     chance: random.Random,
     say: Callable[[str], None],
 ) -> tuple[list[str], list[int], list[Anomaly]]:
@@ -254,6 +290,8 @@ def _disturb(
         compacted=COMPACTED,
         moments=None if work is None else work.moments,
     )
+    if clock is not None:
+        all_kinds += [set_clock(clock)] * 4
     kinds: list[Fault] = [fault for fault in all_kinds if fault.__name__ in plan.kinds or not plan.kinds]
     end = time.monotonic() + plan.duration_s
     done: list[str] = []
@@ -290,6 +328,8 @@ def _disturb(
 
 def _create_topic(broker: Appliance, name: str, plan: Plan, configs: Mapping[str, str]) -> None:
     in_sync = {"min.insync.replicas": str(min(2, plan.slots))}
+    if plan.sets_clock:
+        in_sync["message.timestamp.after.max.ms"] = str(1 << 62)  # clients do not see the broker's clock
     topic = NewTopic(name, plan.partitions, min(3, plan.slots), config={**in_sync, **configs})
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     (answer,) = admin.create_topics([topic]).values()

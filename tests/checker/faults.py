@@ -28,6 +28,7 @@ from appliance.protocol.apis.elect_leaders import ElectLeadersRequest
 from tests.checker import disk_damage
 from tests.checker.transaction_workload import Moments
 from tests.support.broker import Appliance, ProcessRow
+from tests.support.stepped_clock import SteppedClock
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import ask
 
@@ -113,6 +114,17 @@ def kill_everything(broker: Appliance, _chance: random.Random, _: float) -> str:
     broker.kill()
     broker.start(60)
     return "killed everything, and started it"
+
+
+def set_clock(clock: SteppedClock) -> Fault:
+    """Set the wall clock of all processes by hours."""
+
+    def set_clock(_broker: Appliance, chance: random.Random, _: float) -> str:
+        hours = chance.choice((-5, -2, 0, 1, 4))
+        clock.set_ahead(hours * 3_600 + chance.uniform(-60, 60))
+        return f"set the clock {hours} h ahead"
+
+    return set_clock
 
 
 def restart(broker: Appliance, _chance: random.Random, _: float) -> str:

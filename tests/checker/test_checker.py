@@ -58,6 +58,15 @@ def test_native_clients_on_one_lane_survive_minutes_of_random_faults(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "more", [("--no-transactions",), ("--coordinators", "2")], ids=["clock", "transactions"]
+)
+def test_delayed_records_come_once_under_random_faults(tmp_path: Path, more: tuple[str, ...]) -> None:
+    check(tmp_path, "--delayed", *more, slots=3, duration_s=120, pause_max_s=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("slots", [1, 3])
 def test_acked_records_and_transactions_survive_five_minutes_of_random_faults(
     tmp_path: Path, slots: int

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from tests.support.apache_kafka import compiled, java
 from tests.support.broker import Appliance
 from tests.system.delayed import PARTITIONS, PATIENCE_S, consumed, counter, create, started
 from tests.system.raw import wait_until
 
+SOURCE: Final = Path(__file__).with_name("java") / "DelayedReminders.java"
 TIMEOUT_MS: Final = 10_000
 DELAY: Final[list[tuple[str, str | bytes | None]]] = [("delivery.delay", b"700")]
 
@@ -114,6 +118,31 @@ def test_a_fenced_producer_delivers_nothing(broker: Appliance) -> None:
     new.produce("fenced", b"new", partition=0, headers=DELAY)
     new.commit_transaction(PATIENCE_S)
     assert [each.value() for each in consumed(broker, "fenced", 1, more_s=1.5)] == [b"new"]
+
+
+def test_a_java_program_sends_delayed_records_alone_and_in_transactions(broker: Appliance) -> None:
+    """Java's producer speaks version 2 of transactions: each has an epoch of its own."""
+    create(broker, "reminders")
+    done = subprocess.run(
+        [
+            *java("-Xmx128m", "-XX:TieredStopAtLevel=1", classes=compiled(SOURCE)),
+            "DelayedReminders",
+            broker.address,
+            "reminders",
+            "5",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert len(found) == len(done.stdout.splitlines()), "each came once"
+    committed = [f"{number} {when}" for number in (0, 2, 4) for when in ("now", "later")]
+    assert found.keys() == {"now", "later", *committed}
+    for number in ("", "0 ", "2 ", "4 "):
+        assert int(found[f"{number}later"]) >= int(found[f"{number}now"]) + 700
 
 
 class Transactions(threading.Thread):
