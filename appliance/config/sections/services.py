@@ -29,8 +29,8 @@ class ServicesSettings:
         minimum=0,
         maximum=64,
         doc="Number of services processes. They deliver delayed records, and the first one audits and traces. "
-        "With 0, no topic can have delivery.delay.enable, audit.enable or trace.enable. See docs/delayed-delivery.md and "
-        "docs/message-audit.md.",
+        "With 0, no topic can have delivery.delay.enable, audit.enable or trace.enable. See docs/delayed-delivery.md, "
+        "docs/message-audit.md and docs/trace.md.",
     )
     delay_levels: tuple[str, ...] = option(
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
