@@ -2,7 +2,8 @@
 
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
-| netproc, coordinator, purgatory, metrics | DAC_READ_SEARCH | opens shared memory for writing |
+| netproc, coordinator, purgatory, metrics, services | DAC_READ_SEARCH | opens shared memory for writing |
+| services with trace.otlp.endpoint | DAC_READ_SEARCH | the same; it may connect to the port of the collector |
 | metrics with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
@@ -33,6 +34,7 @@ from typing import Final
 from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings
+from appliance.config.sections.services import endpoint_port
 from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
@@ -79,7 +81,11 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
     if kind in WRITE_NO_FILES:
         _make_lane_directory(kind, settings)
-        steps = [lambda: restrict(changes_of(kind, wiring)), *steps, refuse_calls]
+        steps = [
+            lambda: restrict(changes_of(kind, wiring), ports=ports_of(kind, settings)),
+            *steps,
+            refuse_calls,
+        ]
     for step in steps:
         try:
             step()
@@ -125,6 +131,12 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.group is not None:
         kept |= {Capability.CHOWN, Capability.FSETID}
     return frozenset(kept)
+
+
+def ports_of(kind: RoleKind, settings: Settings) -> tuple[int, ...]:
+    """Return the TCP ports that a role of WRITE_NO_FILES may connect to."""
+    port = endpoint_port(settings.services.trace_otlp_endpoint) if kind is RoleKind.SERVICES else None
+    return () if port is None else (port,)
 
 
 def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:
