@@ -101,7 +101,7 @@ def internal_values(
 
     Args:
         topic: must be there, unless it is None.
-        setting: what the operator has to set, if the internal topic is not there.
+        setting: what the operator has to set, if the internal topic is not there. Empty: then it has no values.
 
     Raises:
         BrokerError: no broker answers, or one of the topics is not there.
@@ -111,6 +111,8 @@ def internal_values(
     client = consumer(bootstrap, {})
     try:
         topics = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+        if not setting and internal not in topics:
+            return
         if topic is not None and topic not in topics:
             raise BrokerError(f"topic {topic!r} does not exist, or you may not see it")
         if internal not in topics:

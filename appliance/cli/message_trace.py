@@ -1,4 +1,4 @@
-"""`appliance trace`: the way of one record, from its producer to the groups that have consumed it, out of `__trace`."""
+"""`appliance trace`: the way of one record, from its producer to the groups that have consumed it, by `__trace`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 
 TOPIC: Final = "__trace"
+REPORTS: Final = "trace-reports"
+"""Where the native client reports what it has processed. Any producer may write there: only these steps count."""
 EVENTS_MAX: Final = 10_000
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 _PLACE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})-(\d{1,19})")
@@ -36,7 +38,7 @@ def trace(*, record: str, from_ms: int | None, as_json: bool, bootstrap: str) ->
 
     The topic needs the setting trace.enable. Steps are about two seconds old. The command reads the topic __trace.
     """
-    from appliance.message_trace.event import Event, decode, in_order
+    from appliance.message_trace.event import Event, Step, decode, in_order
 
     wanted = record.lower()
     place = None if _TRACE.fullmatch(wanted) else _PLACE.fullmatch(record)
@@ -49,6 +51,10 @@ def trace(*, record: str, from_ms: int | None, as_json: bool, bootstrap: str) ->
     found_ids: set[str] = set() if asked is not None else {wanted}
     values = internal_values(bootstrap, TOPIC, None, setting="trace.enable", from_ms=from_ms)
     events = [event for value in values if (event := decode(value)) is not None]
+    reported = internal_values(bootstrap, REPORTS, None, setting="", from_ms=from_ms)
+    events += [
+        event for value in reported if (event := decode(value)) is not None and event.step == Step.PROCESSED
+    ]
     if asked is not None:
         found_ids = {event.trace for event in events if (event.topic, event.partition, event.offset) == asked}
     for event in events:

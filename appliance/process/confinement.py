@@ -2,7 +2,8 @@
 
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
-| netproc, coordinator, purgatory, metrics, console | DAC_READ_SEARCH | opens shared memory for writing |
+| netproc, coordinator, purgatory, metrics, console, services | DAC_READ_SEARCH | opens shared memory for writing |
+| services with trace.otlp.endpoint | DAC_READ_SEARCH | the same; it may connect to the port of the collector |
 | metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ from typing import Final
 from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings
+from appliance.config.sections.services import endpoint_port
 from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
@@ -129,12 +131,15 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
     return frozenset(kept)
 
 
-def ports_of(kind: RoleKind, settings: Settings) -> range:
-    """Return the TCP ports to which a role of WRITE_NO_FILES may connect: the console is a client of each slot."""
-    listener = settings.console_listener
-    if kind is not RoleKind.CONSOLE or listener is None:
-        return range(0)
-    return range(listener.port, listener.port + settings.slots)
+def ports_of(kind: RoleKind, settings: Settings) -> Sequence[int]:
+    """Return the TCP ports to which a role of WRITE_NO_FILES may connect.
+
+    The console is a client of each slot. A services process sends traces to a collector.
+    """
+    listener, port = settings.console_listener, endpoint_port(settings.services.trace_otlp_endpoint)
+    if kind is RoleKind.CONSOLE and listener is not None:
+        return range(listener.port, listener.port + settings.slots)
+    return (port,) if kind is RoleKind.SERVICES and port is not None else ()
 
 
 def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:

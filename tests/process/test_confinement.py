@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,15 @@ import pytest
 from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings, load_settings
+from appliance.config.sections.services import ServicesSettings
+from appliance.errors import ConfigurationError
 from appliance.process.capabilities import Capability, give_up_new_privileges, keep_only
 from appliance.process.confinement import (
     WRITE_NO_FILES,
     capabilities_of,
     changes_of,
     confine,
+    ports_of,
 )
 from appliance.process.landlock import Right, restrict, version
 from appliance.process.refused_calls import REFUSED, refuse_calls
@@ -55,10 +58,10 @@ def done_in_a_process(*attempts: Callable[[], object]) -> list[bool]:
     return [answer == ord("1") for answer in answers]
 
 
-def restricted(allowed: Mapping[Path, Right]) -> Callable[[], object]:
+def restricted(allowed: Mapping[Path, Right], *, ports: Sequence[int] = ()) -> Callable[[], object]:
     def attempt() -> None:
         give_up_new_privileges()
-        assert restrict(allowed)
+        assert restrict(allowed, connect_ports=ports)
 
     return attempt
 
@@ -162,6 +165,43 @@ def test_no_program_is_started_no_port_connected_and_no_process_disturbed() -> N
         other.kill()
         other.wait()
         server.close()
+
+
+def test_only_the_port_of_the_collector_can_be_connected() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as collector, socket.create_server(("127.0.0.1", 0)) as other:
+        attempts = [
+            lambda server=server: socket.create_connection(server.getsockname()).close()
+            for server in (collector, other)
+        ]
+        ports = (collector.getsockname()[1],)
+        assert done_in_a_process(restricted({}, ports=ports), *attempts) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ports"),
+    [
+        ("", ()),
+        ("http://127.0.0.1:4318/base", (4318,)),
+        ("http://collector", (80,)),
+        ("https://collector/", (443,)),
+    ],
+)
+def test_only_a_services_process_may_connect_and_only_to_the_collector(
+    endpoint: str, ports: tuple[int, ...], tmp_path: Path
+) -> None:
+    settings = Settings(
+        data_dir=tmp_path, services=ServicesSettings(processes=1, trace_otlp_endpoint=endpoint)
+    )
+    assert ports_of(RoleKind.SERVICES, settings) == ports
+    assert ports_of(RoleKind.NETPROC, settings) == ()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["ftp://x", "http://", "x", "http://u@h", "http://h?q", "http://h:99999", "http://["]
+)
+def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"trace\.otlp\.endpoint"):
+        ServicesSettings(trace_otlp_endpoint=endpoint)
 
 
 def test_capabilities_leave_every_set() -> None:

@@ -140,10 +140,12 @@ def test_one_dropped_and_one_doubled_record_are_named_whatever_dies(broker: Appl
     numbers.remove(700)
     numbers.insert(900, 800)
     stop = threading.Event()
+    kills: list[float] = []
 
     def kill_services() -> None:
         while not stop.is_set():
-            kill(broker, "services 0")
+            kill(broker, "services")
+            kills.append(time.monotonic())
             stop.wait(0.4)
 
     killer = threading.Thread(target=kill_services)
@@ -156,6 +158,7 @@ def test_one_dropped_and_one_doubled_record_are_named_whatever_dies(broker: Appl
     finally:
         stop.set()
         killer.join()
+    assert len(kills) >= 2
     found = awaited(broker, "orders", produced=1_200, group_billing=1_200, fetched_reader=1_200)
     counted = sums(found)
     assert counted["produced"] == counted["group billing"] == 1_200, "nothing twice, nothing lost"

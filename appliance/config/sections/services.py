@@ -96,6 +96,14 @@ def check_endpoint(url: str) -> None:
         raise ConfigurationError(f"trace.otlp.endpoint = {url!r}: must have no user, query or fragment")
 
 
+def endpoint_port(url: str) -> int | None:
+    """Return the TCP port of a collector's URL that `check_endpoint` takes; None if it is empty."""
+    if not url:
+        return None
+    found = urlsplit(url)
+    return found.port if found.port is not None else 443 if found.scheme == "https" else 80
+
+
 def level_delays_ms(option_name: str, names: Sequence[str]) -> tuple[int, ...]:
     """Return the milliseconds of each level.
 
