@@ -16,6 +16,7 @@ EXTRA_OF: Final = {
     "cryptography": "cli",
     "kazoo": "zookeeper",
     "jwt": "oauth",
+    "opentelemetry": "telemetry",
     "pyarrow": "spark",
     "pyspark": "spark",
     "numba": "spark",

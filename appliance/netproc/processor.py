@@ -49,8 +49,10 @@ from appliance.requests.transport import Transport, TransportHost
 from appliance.requests.worker_lines import WorkerClient
 
 if TYPE_CHECKING:
+    from appliance.channels.telemetry_channel import TelemetryLink
     from appliance.lane.lanes import Lanes
     from appliance.netproc.metering import Metering
+    from appliance.requests.client_telemetry import ClientTelemetry
     from appliance.requests.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -170,8 +172,12 @@ class NetworkAgent:
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
+        self._telemetry: ClientTelemetry | None = None
+        self._telemetry_link: TelemetryLink | None = None
         if settings.metrics.is_on:
             self._count_traffic(table)
+        if settings.metrics.takes_telemetry:
+            self._take_telemetry()
 
     def _count_traffic(self, table: PartitionTable) -> None:
         """Count requests for the metrics process."""
@@ -179,6 +185,15 @@ class NetworkAgent:
 
         self._traffic = traffic_of(self._attachment, self._routes, table, self._cycle.timers, self._clock)
         self._apis.set_traffic(self._traffic)
+
+    def _take_telemetry(self) -> None:
+        """Let clients push their metrics."""
+        from appliance.channels.telemetry_channel import TelemetryLink
+        from appliance.netproc.telemetry import telemetry_of
+
+        self._telemetry_link = TelemetryLink(self._process.wiring, self._process.context)
+        self._telemetry = telemetry_of(self._process, self._telemetry_link)
+        self._apis.set_telemetry(self._telemetry)
 
     def add_transport(self, transport: Callable[[TransportHost], Transport]) -> None:
         """Serve the clients of a second transport, too. Call it before `run`."""
@@ -527,6 +542,8 @@ class NetworkAgent:
         self._controller.close()
         if self._audit is not None:
             self._audit.close()
+        if self._telemetry_link is not None:
+            self._telemetry_link.close()
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
@@ -534,6 +551,7 @@ class NetworkAgent:
         what quotas do.
         """
         quotas = {} if self._metering is None else self._metering.statistics()
+        telemetry = {} if self._telemetry is None else self._telemetry.statistics()
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
@@ -542,6 +560,9 @@ class NetworkAgent:
             "throttled_sessions": quotas.get("muted", 0),
             "forgotten_budgets": quotas.get("evicted", 0),
             "throttled_ms": quotas.get("throttled_ms", 0),
+            "client_pushes": telemetry.get("pushes", 0),
+            "refused_client_pushes": telemetry.get("refused", 0),
+            "lost_client_pushes": telemetry.get("lost", 0),
         }
 
     def statistics(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Route, Scope
 from appliance.requests.auditing import Auditing
+from appliance.requests.client_telemetry import ClientTelemetry
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.guards.guarding import Begin, Denied, Guarding
@@ -235,6 +236,10 @@ class Apis:
         """Count requests for the metrics process. Call it before the first request."""
         self._traffic = self._produce.traffic = traffic
         self._fetch.set_traffic(traffic)
+
+    def set_telemetry(self, telemetry: ClientTelemetry) -> None:
+        """Let clients push their metrics. Call it before the first request."""
+        self._local.telemetry = telemetry
 
     def set_meter(self, meter: Meter | None) -> None:
         """Count what clients use from now on, or do not."""

@@ -3,8 +3,7 @@
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
 whether it exists or not, as with Kafka.
 
-Left out: changing log levels, which the response shows as read-only. Subscriptions to client metrics, because the
-broker does not collect them.
+Left out: changing log levels, which the response shows as read-only.
 """
 
 from __future__ import annotations
@@ -13,14 +12,19 @@ from collections.abc import Callable, Iterable
 
 from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
-from appliance.config import describe_all_brokers, describe_broker, describe_group, describe_topic
+from appliance.config import (
+    describe_all_brokers,
+    describe_broker,
+    describe_client_metrics,
+    describe_group,
+    describe_topic,
+)
 from appliance.config.loggers import LEVEL, LOGGERS
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
-    ConfigType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -41,15 +45,6 @@ _LOGGERS = tuple(
     )
     for logger in LOGGERS
 )
-_NO_SUBSCRIPTION = tuple(
-    ConfigEntry(name=name, value=value, config_source=int(ConfigSource.DEFAULT_CONFIG), config_type=int(kind))
-    for name, value, kind in (
-        ("interval.ms", "300000", ConfigType.INT),
-        ("match", "", ConfigType.LIST),
-        ("metrics", "", ConfigType.LIST),
-    )
-)
-"""What Apache Kafka 4.3 answers for a subscription that nobody made."""
 
 
 def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> Steps[DescribeConfigsResponse]:
@@ -129,10 +124,10 @@ def _broker_logger(name: str, view: LocalView) -> Entries:
     return _LOGGERS
 
 
-def _client_metrics(name: str, _view: LocalView) -> Entries:
+def _client_metrics(name: str, view: LocalView) -> Entries:
     if not name:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-    return _NO_SUBSCRIPTION
+    return describe_client_metrics(view.image.client_metrics.get(name, {}))
 
 
 _DESCRIBERS: dict[int, Callable[[str, LocalView], Entries]] = {
