@@ -49,7 +49,7 @@ compiled-build:
 # The tests' own needs, beside the build that `make run` runs.
 $(VENV)/.installed-test: pyproject.toml
 	@$(PYTHON) scripts/install.py $(VENV)
-	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(PYTHON) scripts/install.py $(VENV) --extras test,frames,oauth,spark,spark-java
+	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(PYTHON) scripts/install.py $(VENV) --extras test,frames,oauth,telemetry,spark,spark-java
 	@touch $@
 
 # The unit tests over the compiled modules, but those that replace or step through what these do not let them.

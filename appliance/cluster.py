@@ -170,9 +170,9 @@ class ClusterImage(msgspec.Struct, frozen=True):
     """Everything a process needs to answer Metadata, at one version.
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
-    group id. `acls`: every rule, in order; the same object in every image until one changes. `scram`: every user's
-    credentials, in order, the same. `quotas`: the same, of entities with quotas. `tokens`: every delegation token, in
-    order, the same.
+    group id, and `client_metrics` by the name of a subscription. `acls`: every rule, in order; the same object in every
+    image until one changes. `scram`: every user's credentials, in order, the same. `quotas`: the same, of entities with
+    quotas. `tokens`: every delegation token, in order, the same.
     """
 
     version: int
@@ -187,6 +187,7 @@ class ClusterImage(msgspec.Struct, frozen=True):
     scram: tuple[ScramCredential, ...] = ()
     quotas: tuple[ClientQuotas, ...] = ()
     tokens: tuple[DelegationToken, ...] = ()
+    client_metrics: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -17,6 +17,7 @@ EXTRA_OF: Final = {
     "jinja2": "console",
     "kazoo": "zookeeper",
     "jwt": "oauth",
+    "opentelemetry": "telemetry",
     "pyarrow": "spark",
     "pyspark": "spark",
     "numba": "spark",

@@ -53,6 +53,9 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "group_rounds",
         "failed_group_rounds",
         "age_looks",
+        "read_client_pushes",
+        "unreadable_client_pushes",
+        "dropped_client_series",
     ),
     "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
@@ -77,6 +80,9 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "throttled_sessions",
         "forgotten_budgets",
         "throttled_ms",
+        "client_pushes",
+        "refused_client_pushes",
+        "lost_client_pushes",
     ),
     "ioproc": (
         "failed_log_dirs_bits",
@@ -97,6 +103,8 @@ BOUNDS: Final[Mapping[str, str]] = {
     "lost_audit_entries": "entries of the audit journal were dropped, because the auditor did not take them",
     "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
     "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
+    "lost_client_pushes": "pushes of clients' metrics were refused, because the metrics process did not take them",
+    "dropped_client_series": "series of clients' metrics were dropped: see metrics.client.telemetry.series.max",
     "forgotten_budgets": "budgets of quotas were forgotten: see the bounds in docs/quotas.md",
     "refused_groups": "new groups were refused: see group.max.count",
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"

@@ -50,6 +50,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     scram: msgspec.Raw
     quotas: msgspec.Raw
     tokens: msgspec.Raw
+    client_metrics: dict[str, dict[str, str]]
 
 
 class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
@@ -67,6 +68,7 @@ class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
     scram: msgspec.Raw
     quotas: msgspec.Raw
     tokens: msgspec.Raw
+    client_metrics: msgspec.Raw
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -165,6 +167,7 @@ class ImagePublisher:
                 self._encoded_scram,
                 self._encoded_quotas,
                 self._encoded_tokens,
+                image.client_metrics,
             )
         )
 
@@ -283,4 +286,5 @@ class ImageReader:
             scram,
             quotas,
             tokens,
+            image.client_metrics,
         )

@@ -1,5 +1,6 @@
 """Configuration: every option declared once, read from one TOML file and flags, shown to Kafka's clients."""
 
+from appliance.config.client_metrics import describe_client_metrics, validate_client_metrics
 from appliance.config.declaration import ConfigSource, ConfigType
 from appliance.config.describe import (
     ConfigEntry,
@@ -35,12 +36,14 @@ __all__ = [
     "Settings",
     "describe_all_brokers",
     "describe_broker",
+    "describe_client_metrics",
     "describe_group",
     "describe_topic",
     "effective_topic_configs",
     "load_settings",
     "topic_config_declarations",
     "validate_broker_configs",
+    "validate_client_metrics",
     "validate_group_configs",
     "validate_topic_configs",
 ]

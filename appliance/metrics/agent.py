@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import MemoryShare, MemoryWanted
+from appliance.channels.telemetry_channel import TelemetryInbox
 from appliance.channels.traffic_table import kept_pages, part_position
 from appliance.clock import NS_PER_MS
 from appliance.errors import HostFault, OperatorFault
@@ -32,6 +34,7 @@ from appliance.ipc.process_table import BUSY_NS, REQUESTS
 from appliance.ipc.shared_memory import PAGE_BYTES, Region
 from appliance.journal import RateLimited
 from appliance.metrics.ages import REST_MS, SLICE_EVERY_MS, AgeRounds
+from appliance.metrics.client_metrics import ClientMetrics
 from appliance.metrics.exposition import OPENMETRICS, TEXT, Page, accepts_openmetrics
 from appliance.metrics.groups import GroupQuestions
 from appliance.metrics.kafka_page import write_kafka_page
@@ -118,7 +121,20 @@ class MetricsAgent:
         self._shares: dict[Role, MemoryShare] = {}
         self._shares_wanted_ns: int | None = None
         process.on_memory_share = self._note_share
+        self._clients: ClientMetrics | None = None
+        self._pushes: TelemetryInbox | None = None
+        if settings.takes_telemetry:
+            self._take_telemetry()
         self._listen(is_first=process.generation == 1)
+
+    def _take_telemetry(self) -> None:
+        """Take what clients push of their metrics."""
+        process, settings = self._process, self._settings
+        self._clients = ClientMetrics(self._clock, series_max=settings.client_series_max)
+        self._pushes = TelemetryInbox(
+            process.wiring, process.context, bytes_max=settings.client_telemetry_max_bytes
+        )
+        process.cycle.epoll.register(self._pushes.fileno(), select.EPOLLIN)
 
     def run(self) -> None:
         """Serve until Stop."""
@@ -129,13 +145,25 @@ class MetricsAgent:
             for descriptor, mask in process.cycle.wait(self._timeout_ms()):
                 if descriptor == process.supervision_fd:
                     process.hear(self)
+                elif self._pushes is not None and descriptor == self._pushes.fileno():
+                    self._pushes.wants_look = True
                 else:
                     server.ready(descriptor, mask)
             server.expire()
             self._groups.hear()
+            self._take_push()
         process.stopping()
+        if self._pushes is not None:
+            self._pushes.close()
         server.close()
         process.close()
+
+    def _take_push(self) -> None:
+        """Read one push of a client at most in a turn, and none while they have taken their share of the time."""
+        if self._pushes is None or self._clients is None or not self._pushes.wants_look:
+            return
+        if not self._clients.pause_ms and (pushed := self._pushes.receive()) is not None:
+            self._clients.take(pushed)
 
     def counters(self) -> Mapping[str, int]:
         """What this life has served and refused."""
@@ -146,11 +174,18 @@ class MetricsAgent:
             "group_rounds": self._groups.rounds,
             "failed_group_rounds": self._groups.failed_rounds,
             "age_looks": self._ages.looks,
+            "read_client_pushes": 0 if self._clients is None else self._clients.read,
+            "unreadable_client_pushes": 0 if self._clients is None else self._clients.unreadable,
+            "dropped_client_series": 0 if self._clients is None else self._clients.dropped_series,
         }
 
     def _timeout_ms(self) -> int | None:
         due_ns = self._server.next_due_ns()
-        return None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
+        due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
+        if self._pushes is None or self._clients is None or not self._pushes.wants_look:
+            return due_ms
+        pause_ms = self._clients.pause_ms
+        return pause_ms if due_ms is None else min(due_ms, pause_ms)
 
     def _listen(self, *, is_first: bool) -> None:
         """Bind the address.
@@ -249,6 +284,7 @@ class MetricsAgent:
             ages=self._ages.ages,
             now_ms=self._clock.now_ms(),
             shares=self._shares,
+            clients=self._clients,
         )
 
     def _disks(self, now: Snapshot) -> list[Disk]:

@@ -344,6 +344,23 @@ PARTITION_IN_SYNC = _gauge("partition_in_sync_replicas", "In-sync replicas.", _P
 PARTITION_REPLICAS = _gauge("partition_replicas", "Replicas.", _PARTITION)
 PARTITION_LEADER = _gauge("partition_leader", "Broker slot that leads the partition; -1: none.", _PARTITION)
 
+# What clients push, with metrics.client.telemetry
+
+CLIENTS = _gauge("client_telemetry_clients", "Clients that have pushed metrics and are not silent.")
+CLIENT_PUSHES = _counter(
+    "client_telemetry_pushes",
+    "Pushes: read, unreadable (no OTLP, too large), refused (too early, other subscription), lost (no time to read).",
+    ("outcome",),
+)
+DROPPED_CLIENT_SERIES = _counter(
+    "client_telemetry_dropped_series", "Series that had no room: see metrics.client.telemetry.series.max."
+)
+CLIENT_METRIC = _gauge(
+    "client_metric",
+    "A metric of a client, as it has pushed it. Sums count from the client's start.",
+    ("metric", "client_id", "instance", "software", "attributes"),
+)
+
 # The metrics process itself
 
 PAGES = _counter("metrics_requests", "Requests to the metrics process.")

@@ -39,6 +39,7 @@ from appliance.ipc import process_table
 from appliance.ipc.process_table import ProcessState
 from appliance.metrics import families as names
 from appliance.metrics.ages import Ages
+from appliance.metrics.client_metrics import ClientMetrics
 from appliance.metrics.exposition import Family, Page, Value
 from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
@@ -85,6 +86,8 @@ class Extra:
     """Wall clock; ages are counted to it."""
     shares: Mapping[Role, MemoryShare]
     """What the supervisor has said of the memory of each process."""
+    clients: ClientMetrics | None = None
+    """What clients have pushed, where they may."""
 
 
 def api_name(key: int) -> str:
@@ -120,6 +123,8 @@ def write_own_page(page: Page, now: Snapshot, extra: Extra) -> None:
     _write_topics(page, now)
     if extra.with_partitions:
         _write_partitions(page, now)
+    if extra.clients is not None:
+        _write_clients(page, now, extra.clients)
     _write_itself(page, now, extra)
 
 
@@ -482,6 +487,25 @@ def _write_partitions(page: Page, now: Snapshot) -> None:
         for name, partitions in states:
             for each in partitions:
                 page.add(getattr(each, attribute), name, str(each.partition))
+
+
+def _write_clients(page: Page, now: Snapshot, clients: ClientMetrics) -> None:
+    network, metrics = RoleKind.NETPROC, RoleKind.METRICS
+    clients.expire()
+    _one(page, names.CLIENTS, len(clients))
+    page.gauge(
+        names.CLIENT_PUSHES,
+        [
+            (counted(now, metrics, "read_client_pushes"), ("read",)),
+            (counted(now, metrics, "unreadable_client_pushes"), ("unreadable",)),
+            (counted(now, network, "refused_client_pushes"), ("refused",)),
+            (counted(now, network, "lost_client_pushes"), ("lost",)),
+        ],
+    )
+    _one(page, names.DROPPED_CLIENT_SERIES, counted(now, metrics, "dropped_client_series"))
+    page.begin(names.CLIENT_METRIC)
+    for value, labels in clients.samples():
+        page.add(value, *labels)
 
 
 def _write_itself(page: Page, now: Snapshot, extra: Extra) -> None:

@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.channels.connection_channel import LANE, Assignment
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
-from appliance.config.dynamic import SLOW_REQUEST_MS, shared_value
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import ERRORS
@@ -34,6 +32,7 @@ from appliance.netproc.audit_end import AuditEnd
 from appliance.netproc.connection import Connection
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.sockets import Sockets
+from appliance.netproc.watchers import Watchers
 from appliance.process.agent import AgentProcess
 from appliance.requests.answer import Piece
 from appliance.requests.apis import Apis
@@ -52,7 +51,6 @@ from appliance.requests.worker_lines import WorkerClient
 if TYPE_CHECKING:
     from appliance.lane.lanes import Lanes
     from appliance.netproc.metering import Metering
-    from appliance.requests.observer import Observer
     from appliance.requests.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -164,41 +162,15 @@ class NetworkAgent:
         self._running = True
         self._second: Transport | None = None  # clients that do not come by TCP
         self._quotas: tuple[ClientQuotas, ...] = ()
-        self._traffic: Traffic | None = None
+        self._watchers = Watchers(process, self._apis, routes, self._lines, self._pool)
+        self._traffic: Traffic | None = self._watchers.traffic
         self._metering: Metering | None = None  # since the first quota
         self._meter: Meter | None = None  # while there are quotas
-        self._observer: Observer | None = None
-        self._slow_request_ms = 0
         routes.on_image(self._look_at_image)
         self._lanes: Lanes | None = None  # in `_second`, too
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
-        if settings.counts_traffic:
-            self._count_traffic(table)
-        if settings.services.processes:
-            self._observe()
-
-    def _count_traffic(self, table: PartitionTable) -> None:
-        """Count requests for the metrics process."""
-        from appliance.netproc.counting import traffic_of
-
-        self._traffic = traffic_of(self._attachment, self._routes, table, self._cycle.timers, self._clock)
-        self._apis.set_traffic(self._traffic)
-
-    def _observe(self) -> None:
-        """Note who appends to and fetches from audited and traced topics."""
-        from appliance.requests.observer import Observer
-
-        self._observer = Observer(
-            self._routes,
-            self._lines,
-            pool=self._pool,
-            clock=self._clock,
-            timers=self._cycle.timers,
-            bells=self._attachment.services_bells(),
-        )
-        self._apis.set_observer(self._observer)
 
     def add_transport(self, transport: Callable[[TransportHost], Transport]) -> None:
         """Serve the clients of a second transport, too. Call it before `run`."""
@@ -229,25 +201,10 @@ class NetworkAgent:
         self._lanes.add(assignment, sock)
 
     def _look_at_image(self, image: ClusterImage) -> None:
-        """Go by a new image in what is not looked up for each request."""
+        """Apply a new image to what is not looked up for each request."""
         self._look_at_quotas(image)
-        if self._observer is not None:
-            self._observer.look(image)
-        threshold_ms = shared_value(self._settings, image.broker_configs, SLOW_REQUEST_MS)
-        if threshold_ms != self._slow_request_ms:
-            self._slow_request_ms = threshold_ms
-            self._log_slow(threshold_ms)
-
-    def _log_slow(self, threshold_ms: int) -> None:
-        """Log requests that take longer than this from now on; with 0, none."""
-        from appliance.netproc.counting import slow_requests, uncounted_traffic
-
-        if self._traffic is None:
-            self._traffic = uncounted_traffic(
-                self._settings, self._routes, self._attachment.partitions, self._cycle.timers, self._clock
-            )
-            self._apis.set_traffic(self._traffic)
-        self._traffic.log_slow(slow_requests(threshold_ms, self._cycle.timers, self._clock))
+        self._watchers.look(image)
+        self._traffic = self._watchers.traffic
 
     def _look_at_quotas(self, image: ClusterImage) -> None:
         """Go by the quotas of a new image."""
@@ -560,8 +517,7 @@ class NetworkAgent:
         if self._second is not None:
             self._second.close()
         self._files.close()
-        if self._traffic is not None:
-            self._traffic.flush()
+        self._watchers.close()
         if self._metering is not None:
             self._metering.close()
         self._fan_out.close()
@@ -575,6 +531,7 @@ class NetworkAgent:
         what quotas do.
         """
         quotas = {} if self._metering is None else self._metering.statistics()
+        telemetry = self._watchers.telemetry_counters()
         return {
             "watched_partitions": self._purgatory.partitions,
             "fetches_answered_early": self._purgatory.hurried,
@@ -583,6 +540,9 @@ class NetworkAgent:
             "throttled_sessions": quotas.get("muted", 0),
             "forgotten_budgets": quotas.get("evicted", 0),
             "throttled_ms": quotas.get("throttled_ms", 0),
+            "client_pushes": telemetry.get("pushes", 0),
+            "refused_client_pushes": telemetry.get("refused", 0),
+            "lost_client_pushes": telemetry.get("lost", 0),
         }
 
     def statistics(self) -> dict[str, Any]:

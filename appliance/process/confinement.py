@@ -6,6 +6,7 @@
 | services with trace.otlp.endpoint | DAC_READ_SEARCH | the same; it may connect to the port of the collector |
 | metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
+| metrics with metrics.client.telemetry | as above | the same, and makes its socket |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
 | ioproc, replica, cleaner, controller, auditor | those over files: they write logs, metadata, audit.log | everything |
 | keys | those over files; it must connect to the identity provider | everything |
@@ -151,6 +152,8 @@ def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:
         shared_memory |= _SOCKETS
         if settings.shared_memory.lanes_max:
             allowed[settings.data_dir / LANE_DIRECTORY] = _SOCKETS
+    if kind is RoleKind.METRICS and settings.metrics.takes_telemetry:
+        shared_memory |= _SOCKETS
     if kind in _ACCEPT:
         for listener in settings.zeromq.listeners:
             if not is_tcp(listener):

@@ -9,7 +9,8 @@ Four rows need a reason:
   Produce          advertised from 0 though 0-2 are refused: librdkafka before 2.11.1 asks for v0 before it
                    compresses, and would silently send everything plain (KAFKA-18659).
   ApiVersions      a version above ours is answered in the body of v0 with error 35 and our range (KIP-511).
-  …Telemetry       Apache Kafka advertises both only with a plugin that receives client metrics; there is none here.
+  …Telemetry       advertised only with the option client.telemetry, as Apache Kafka does only with a plugin that
+                   receives client metrics: every client that sees them begins to push.
   InitProducerId   v6 is marked unstable in Kafka 4.3 and therefore not advertised.
 """
 
@@ -102,8 +103,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66, 0, 2, 0, SERVED
     CONSUMER_GROUP_HEARTBEAT = 68, 0, 1, 0, SERVED
     CONSUMER_GROUP_DESCRIBE = 69, 0, 1, 0, SERVED
-    GET_TELEMETRY_SUBSCRIPTIONS = 71, 0, 0, 0, LATER
-    PUSH_TELEMETRY = 72, 0, 0, 0, LATER
+    GET_TELEMETRY_SUBSCRIPTIONS = 71, 0, 0, 0, SERVED
+    PUSH_TELEMETRY = 72, 0, 0, 0, SERVED
     LIST_CONFIG_RESOURCES = 74, 0, 1, 0, SERVED
     DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, 0, SERVED
     SHARE_GROUP_HEARTBEAT = 76, 1, 1, 0, LATER
@@ -159,7 +160,13 @@ ADVERTISED: tuple[AdvertisedVersions, ...] = tuple(
     for api in ApiKey
     if api.served
 )
-"""What an ApiVersions response lists, by ascending key."""
+"""What an ApiVersions response lists, by ascending key, where clients may push their metrics."""
+
+TELEMETRY = frozenset({int(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS), int(ApiKey.PUSH_TELEMETRY)})
+ADVERTISED_WITHOUT_TELEMETRY: tuple[AdvertisedVersions, ...] = tuple(
+    row for row in ADVERTISED if row.api_key not in TELEMETRY
+)
+"""What it lists elsewhere."""
 
 
 def is_served(api_key: int, version: int) -> bool:

@@ -50,11 +50,13 @@ from appliance.requests.local_handlers.describe_user_scram_credentials import de
 from appliance.requests.local_handlers.elect_leaders import elect_leaders
 from appliance.requests.local_handlers.expire_delegation_token import expire_delegation_token
 from appliance.requests.local_handlers.find_coordinator import find_coordinator
+from appliance.requests.local_handlers.get_telemetry_subscriptions import get_telemetry_subscriptions
 from appliance.requests.local_handlers.incremental_alter_configs import incremental_alter_configs
 from appliance.requests.local_handlers.init_producer_id import init_producer_id
 from appliance.requests.local_handlers.list_config_resources import list_config_resources
 from appliance.requests.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.requests.local_handlers.metadata import metadata
+from appliance.requests.local_handlers.push_telemetry import push_telemetry
 from appliance.requests.local_handlers.renew_delegation_token import renew_delegation_token
 from appliance.requests.local_handlers.sasl_authenticate import sasl_authenticate
 from appliance.requests.local_handlers.sasl_handshake import sasl_handshake
@@ -268,6 +270,8 @@ API_TABLE: Final[tuple[Api, ...]] = (
     Api(ApiKey.LIST_TRANSACTIONS, _COORDINATOR, None, _DESCRIBE_TRANSACTION),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, _COORDINATOR, None, _READ_GROUP),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, _COORDINATOR, None, _DESCRIBE_GROUP),
+    Api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, _LOCAL, get_telemetry_subscriptions, None),
+    Api(ApiKey.PUSH_TELEMETRY, _LOCAL, push_telemetry, None),
     Api(ApiKey.LIST_CONFIG_RESOURCES, _LOCAL, list_config_resources, _DESCRIBE_CONFIGS),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, _LOCAL, describe_topic_partitions, _DESCRIBE_TOPIC),
 )

@@ -29,6 +29,7 @@ from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Route, Scope
 from appliance.requests.auditing import Auditing
+from appliance.requests.client_telemetry import ClientTelemetry
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.guards.guarding import Begin, Denied, Guarding
@@ -241,6 +242,10 @@ class Apis:
     def set_observer(self, observer: Observer) -> None:
         """Observe audited and traced topics. Call it before the first request."""
         self._produce.observer = self._fetch.observer = observer
+
+    def set_telemetry(self, telemetry: ClientTelemetry) -> None:
+        """Let clients push their metrics. Call it before the first request."""
+        self._local.telemetry = telemetry
 
     def set_meter(self, meter: Meter | None) -> None:
         """Count what clients use from now on, or do not."""

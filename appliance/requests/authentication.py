@@ -86,6 +86,7 @@ class Authentication:
         makers: the listener's mechanisms, by name.
         max_reauth_ms: `connections.max.reauth.ms`.
         before: who the client is, if it authenticates again.
+        telemetry: clients may push their metrics.
 
     Attributes:
         result: set when the state is DONE.
@@ -101,6 +102,7 @@ class Authentication:
         "_makers",
         "_max_reauth_ms",
         "_software",
+        "_telemetry",
         "claimed",
         "mechanism",
         "result",
@@ -115,7 +117,9 @@ class Authentication:
         *,
         max_reauth_ms: int,
         before: Authenticated | None = None,
+        telemetry: bool = False,
     ) -> None:
+        self._telemetry = telemetry
         self._makers = makers
         self._clock = clock
         self._max_reauth_ms = max_reauth_ms
@@ -192,7 +196,7 @@ class Authentication:
         if not header.served:
             return encode_unsupported_api_versions(header.correlation_id)
         request = decode_request(header.api_key, header.version, view, header.body_position)
-        response = api_versions_of(request)
+        response = api_versions_of(request, telemetry=self._telemetry)
         if not response.error_code:
             self._software = (request.client_software_name, request.client_software_version)
             self.state = State.HANDSHAKE

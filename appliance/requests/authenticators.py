@@ -22,7 +22,7 @@ class Authenticators:
         keys: of the identity provider; None if no listener has OAUTHBEARER.
     """
 
-    __slots__ = ("_clock", "_makers", "_max_reauth_ms")
+    __slots__ = ("_clock", "_makers", "_max_reauth_ms", "_telemetry")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Authenticators:
             settings.delegation_tokens.secret_key,
             lambda: () if routes.image is None else routes.image.tokens,
         )
+        self._telemetry = settings.metrics.takes_telemetry
         names = {
             each.name: settings.sasl.mechanisms_of(each.name) for each in settings.listeners if each.is_sasl
         }
@@ -54,7 +55,12 @@ class Authenticators:
 
     def begin(self, listener: str) -> Authentication:
         """Return the conversation with a client that has come to a listener."""
-        return Authentication(self._makers[listener], self._clock, max_reauth_ms=self._max_reauth_ms)
+        return Authentication(
+            self._makers[listener],
+            self._clock,
+            max_reauth_ms=self._max_reauth_ms,
+            telemetry=self._telemetry,
+        )
 
     def makers(self, listener: str) -> Mapping[str, MakeExchange]:
         """Return the mechanisms of a listener."""

@@ -19,6 +19,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
 from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces, prepare
 from appliance.requests.auditing import AuditedRequest
+from appliance.requests.client_telemetry import ClientTelemetry
 from appliance.requests.guards.guarding import Denied, Guarding
 from appliance.requests.local_handlers.metadata import asked_by_id
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
@@ -69,6 +70,7 @@ class LocalRequests:
         "_routes",
         "_settings",
         "meter",
+        "telemetry",
     )
 
     def __init__(
@@ -88,6 +90,7 @@ class LocalRequests:
         self._guarding = guarding
         self._is_checked = guarding is not None and guarding.rights is not None
         self.meter: Meter | None = None
+        self.telemetry: ClientTelemetry | None = None
         self._settings = settings
         self._routes = routes
         self._handlers = handlers
@@ -154,6 +157,7 @@ class LocalRequests:
             else AuditedRequest(guarding.auditing, pending),
             self.meter,
             version,
+            self.telemetry,
         )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):

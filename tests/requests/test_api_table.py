@@ -77,11 +77,13 @@ def test_produce_and_fetch_count_against_bytes_and_all_else_against_time() -> No
     assert throttled == {ApiKey.PRODUCE: Throttle.PRODUCE, ApiKey.FETCH: Throttle.FETCH}
 
 
-def test_only_questions_before_the_principal_is_known_and_those_of_owners_need_no_permission() -> None:
+def test_only_questions_before_the_principal_is_known_of_owners_and_of_telemetry_need_no_permission() -> None:
     assert [api.key for api in API_TABLE if api.acl is None] == [
         ApiKey.SASL_HANDSHAKE,
         ApiKey.API_VERSIONS,
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
     ]

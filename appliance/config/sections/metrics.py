@@ -70,8 +70,38 @@ class MetricsSettings:
         "somebody reads the page: until three minutes after the last time.",
     )
 
+    client_telemetry: bool = option(
+        False,
+        "metrics.client.telemetry",
+        doc="Whether clients may push their metrics (KIP-714), which the page then shows. Java clients and librdkafka "
+        "begin to push as soon as the broker advertises it and a subscription (config resource CLIENT_METRICS) matches "
+        "them. Needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
+    )
+    client_telemetry_max_bytes: int = option(
+        1 << 20,
+        "telemetry.max.bytes",
+        unit="bytes",
+        minimum=1,
+        maximum=64 << 20,
+        doc="Largest push of a client's metrics, compressed.",
+    )
+    client_series_max: int = option(
+        10_000,
+        "metrics.client.telemetry.series.max",
+        unit="series",
+        minimum=0,
+        maximum=1_000_000,
+        doc="Maximum number of series that all clients together have on the page. What exceeds it is counted and "
+        "dropped.",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.client_telemetry and self.listener is None:
+            raise ConfigurationError(
+                "metrics.client.telemetry = true: there is no metrics process that could take what clients push:"
+                " set metrics.listener"
+            )
         if self.listener is None:
             return
         if not self.is_local and not self.insecure:
@@ -84,6 +114,11 @@ class MetricsSettings:
     def is_on(self) -> bool:
         """Whether there is a metrics process."""
         return self.listener is not None
+
+    @property
+    def takes_telemetry(self) -> bool:
+        """Whether clients may push their metrics."""
+        return self.client_telemetry and self.is_on
 
     @property
     def address(self) -> tuple[str, int]:

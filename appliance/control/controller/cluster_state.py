@@ -55,7 +55,8 @@ class Deletion(msgspec.Struct):
 class ClusterState:
     """Topics by name. `visible` is what the next image says; `dirty` that it says something new.
 
-    `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
+    `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same,
+    `client_metrics`: name of a subscription → the same; `has_client_metrics_folder`: whether there was one ever.
     `acls`: the rules of every resource that has some, `acl_folders`: of which types and patterns there were any ever,
     `acl_bytes`: how long their texts are; `shown_acls`: all rules, as the next image has them. `scram`: every SCRAM
     credential, `shown_scram`: the same, as the next image has them. `quotas`: of every entity that has some, and
@@ -68,9 +69,11 @@ class ClusterState:
         "acl_folders",
         "acls",
         "broker_configs",
+        "client_metrics",
         "deletions",
         "dirty",
         "group_configs",
+        "has_client_metrics_folder",
         "has_token_folder",
         "live",
         "names_by_metric",
@@ -95,6 +98,8 @@ class ClusterState:
         self.names_by_metric: dict[str, set[str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.group_configs: dict[str, dict[str, str]] = {}
+        self.client_metrics: dict[str, dict[str, str]] = {}
+        self.has_client_metrics_folder = False
         self.acls: dict[Resource, frozenset[AclBinding]] = {}
         self.acl_folders: set[tuple[int, int]] = set()
         self.acl_bytes = 0

@@ -16,6 +16,8 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
 | INVALID_REQUEST | the empty group id |
 | INVALID_CONFIG | a group takes no such setting or value |
+| INVALID_REQUEST | the empty name of a subscription to client metrics; one takes no such setting or value |
+| POLICY_VIOLATION | more than 1,000 subscriptions |
 | POLICY_VIOLATION | settings for more than 10,000 groups: every process holds them all |
 
 Source: Kafka's `ConfigAdminManager.scala`, `ConfigurationControlManager.java` and
@@ -37,6 +39,7 @@ from appliance.config import (
     GroupSettings,
     topic_config_declarations,
     validate_broker_configs,
+    validate_client_metrics,
     validate_group_configs,
     validate_topic_configs,
 )
@@ -50,6 +53,9 @@ from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
 from appliance.protocol.errors import ErrorCode
 
 _OPERATIONS: Final = frozenset(map(int, ConfigOperation))
+_CLIENT_METRICS: Final = {
+    name: Declaration(name=name, type=ConfigType.LIST, default="", doc="") for name in ("metrics", "match")
+}
 _TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
 _OF_DELAYED: Final = frozenset(
     {
@@ -68,6 +74,8 @@ _OF_DELAYED: Final = frozenset(
     }
 )
 """Settings of the topics of delayed delivery that can change. Any other one could lose records that wait."""
+SUBSCRIPTIONS_MAX: Final = 1_000
+"""Subscriptions to metrics of clients: each is matched with every client."""
 GROUPS_MAX: Final = 10_000
 """Groups that may have settings of their own: the image holds them."""
 
@@ -83,6 +91,7 @@ class Altering(msgspec.Struct, frozen=True):
         topic_defaults: what the brokers make of the topic settings.
         groups: what groups may be given.
         can_delay: topics may have delayed delivery.
+        client_metrics: name of a subscription → what is set there.
     """
 
     topics: Mapping[str, TopicImage]
@@ -92,6 +101,7 @@ class Altering(msgspec.Struct, frozen=True):
     topic_defaults: Mapping[str, str]
     groups: GroupSettings
     can_delay: bool = True
+    client_metrics: Mapping[str, Mapping[str, str]] = {}
 
 
 def named_twice(resources: Sequence[AlteredResource]) -> set[tuple[int, str]]:
@@ -116,7 +126,7 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.BROKER_LOGGER:
         return _loggers(resource, altering)
     if resource.type == ResourceType.CLIENT_METRICS:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not supported.")
+        return _client_metrics(resource, altering, replace)
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
 
 
@@ -209,6 +219,24 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
     if configs and name not in altering.group_configs and len(altering.group_configs) >= GROUPS_MAX:
         raise RejectedRequest(
             ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have settings of their own already."
+        )
+    return configs
+
+
+def _client_metrics(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:
+    name, stored = resource.name, altering.client_metrics
+    if not name:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+    before: Mapping[str, str] = {} if replace else stored.get(name, {})
+    configs = _changed(before, resource.changes, declarations=_CLIENT_METRICS)
+    try:
+        validate_client_metrics(configs)
+    except ConfigurationError as refusal:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
+    if configs and name not in stored and len(stored) >= SUBSCRIPTIONS_MAX:
+        raise RejectedRequest(
+            ErrorCode.POLICY_VIOLATION,
+            f"There are {SUBSCRIPTIONS_MAX} subscriptions to client metrics already.",
         )
     return configs
 

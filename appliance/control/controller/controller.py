@@ -567,6 +567,7 @@ class Controller:
                 scram=state.shown_scram,
                 quotas=state.shown_quotas,
                 tokens=state.shown_tokens,
+                client_metrics=state.client_metrics,
             )
         )
         state.dirty = False

@@ -47,7 +47,12 @@ from appliance.control.controller.acl_store import (
 )
 from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
-from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
+from appliance.control.controller.config_store import (
+    broker_alteration,
+    client_metrics_alteration,
+    group_alteration,
+    topic_alteration,
+)
 from appliance.control.controller.entity_configs import PendingTree, alter_configs
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.mutation_budgets import MutationBudgets
@@ -269,6 +274,7 @@ class Deciding:
             self.topic_defaults(),
             self._settings.group,
             self._settings.services.processes > 0,
+            state.client_metrics,
         )
         twice = named_twice(request.resources)
         outcomes: list[ConfigOutcome] = []
@@ -286,7 +292,10 @@ class Deciding:
             if not request.validate_only:
                 self._alter(turn, resource, configs)
                 altering = replace(
-                    altering, broker_configs=state.broker_configs, group_configs=state.group_configs
+                    altering,
+                    broker_configs=state.broker_configs,
+                    group_configs=state.group_configs,
+                    client_metrics=state.client_metrics,
                 )
             outcomes.append(ConfigOutcome(kind, name))
         turn.config_asks.append(ConfigAsk(sender, number, outcomes))
@@ -298,6 +307,8 @@ class Deciding:
             self._alter_group(turn, resource.name, configs)
         elif resource.type == ResourceType.BROKER_LOGGER:
             self._alter_broker(turn, "", configs)
+        elif resource.type == ResourceType.CLIENT_METRICS:
+            self._alter_client_metrics(turn, resource.name, configs)
         else:
             self._alter_broker(turn, resource.name, configs)
 
@@ -473,6 +484,24 @@ class Deciding:
 
         def undo() -> None:
             self._state.group_configs = stored
+
+        turn.undo.append(undo)
+
+    def _alter_client_metrics(self, turn: Turn, name: str, configs: dict[str, str]) -> None:
+        state = self._state
+        stored, had_folder = state.client_metrics, state.has_client_metrics_folder
+        before = stored.get(name, {})
+        if configs == before:
+            return
+        turn.operations += client_metrics_alteration(name, configs, is_new=not before, has_folder=had_folder)
+        turn.groups_altered = True
+        others = {other: what for other, what in stored.items() if other != name}
+        # A new mapping: the image keeps the one it was given.
+        state.client_metrics = {**others, name: configs} if configs else others
+        state.has_client_metrics_folder = True
+
+        def undo() -> None:
+            state.client_metrics, state.has_client_metrics_folder = stored, had_folder
 
         turn.undo.append(undo)
 

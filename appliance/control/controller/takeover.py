@@ -33,7 +33,11 @@ from appliance.config.sections.listeners import PLAINTEXT, Listener
 from appliance.control.controller.acl_commands import text_bytes
 from appliance.control.controller.acl_store import all_of, folders, load_acls
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
-from appliance.control.controller.config_store import load_broker_configs, load_group_configs
+from appliance.control.controller.config_store import (
+    load_broker_configs,
+    load_client_metrics,
+    load_group_configs,
+)
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.partition_changes import reviewed, without_storage
 from appliance.control.controller.partition_rows import PartitionRows
@@ -218,6 +222,9 @@ def take_over(
     state = ClusterState(rows, slots.live())
     state.broker_configs = broker_configs
     state.group_configs = load_group_configs(store)
+    subscriptions = load_client_metrics(store)
+    state.client_metrics = subscriptions or {}
+    state.has_client_metrics_folder = subscriptions is not None
     state.acls, state.acl_folders = load_acls(store), folders(store)
     state.shown_acls = all_of(state.acls.values())
     state.scram = load_scram(store)

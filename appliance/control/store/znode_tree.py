@@ -47,6 +47,7 @@ TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
 GROUP_CONFIGS: Final = "/config/groups"
+CLIENT_METRICS: Final = "/config/client-metrics"
 USER_CONFIGS: Final = "/config/users"
 CLIENT_CONFIGS: Final = "/config/clients"
 IP_CONFIGS: Final = "/config/ips"
@@ -86,6 +87,9 @@ STANDING_PATHS: Final = (
 """Nodes without data that exist in every tree, parents first; made by the first controller. Those without a name here
 stay empty: they are for whoever lists Kafka's tree, and finds nobody where there is nobody."""
 
+CLIENT_METRICS_PATHS: Final = (CLIENT_METRICS,)
+"""The same, made with the first subscription to metrics of clients."""
+
 TOKEN_PATHS: Final = ("/delegation_token", DELEGATION_TOKENS, "/delegation_token/token_changes")
 """The same, made with the first delegation token, because Kafka has them only where tokens are switched on."""
 
@@ -124,8 +128,13 @@ def group_config_path(group_id: str) -> str:
     return f"{GROUP_CONFIGS}/{quote(group_id, safe='').replace('.', '%2E')}"
 
 
+def client_metrics_path(name: str) -> str:
+    """The node of a subscription, whose name may be any text."""
+    return f"{CLIENT_METRICS}/{quote(name, safe='').replace('.', '%2E')}"
+
+
 def group_of_node(name: str) -> str:
-    """The group id that `group_config_path` made a node's name of."""
+    """The group id, or the name of a subscription, that the paths above made a node's name of."""
     return unquote(name)
 
 

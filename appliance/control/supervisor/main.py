@@ -292,12 +292,16 @@ def _check_certificates(settings: Settings) -> None:
 def _load_token_libraries(settings: Settings) -> None:
     """Load what validates the tokens of OAUTHBEARER, so that all processes share its pages.
 
+    What reads the metrics of clients must be installed, too; the metrics process alone loads it.
+
     Raises:
         OperatorFault: a package is not installed, and the text names its extra; or the authorities of the identity
             provider cannot be read.
     """
     if settings.console.is_on:
         need("jinja2", needed_by="console.listener")
+    if settings.metrics.takes_telemetry:
+        need("opentelemetry", needed_by="metrics.client.telemetry", extra="telemetry")
     if settings.validates_tokens:
         for package in ("cryptography", "jwt"):
             need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER", extra="oauth")

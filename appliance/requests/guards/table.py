@@ -23,7 +23,15 @@ IN_THEIR_HANDLERS: Final = frozenset(
 """APIs whose handlers look themselves (`guards.topics`, `local_handlers.delegation_tokens`)."""
 OF_OWNERS: Final = frozenset({ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN})
 """APIs about a token: no rule allows or denies them, but the controller asks who its owner and its renewers are."""
-OPEN_TO_ALL: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+OPEN_TO_ALL: Final = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
+    }
+)
 
 GUARDS: Final[Mapping[ApiKey, Guard]] = {
     ApiKey.LIST_OFFSETS: topics.list_offsets,

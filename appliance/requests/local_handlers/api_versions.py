@@ -17,7 +17,7 @@ have them.
 
 from __future__ import annotations
 
-from appliance.protocol.api_versions import ADVERTISED
+from appliance.protocol.api_versions import ADVERTISED, ADVERTISED_WITHOUT_TELEMETRY
 from appliance.protocol.apis.api_versions import (
     ApiVersionRange,
     ApiVersionsRequest,
@@ -28,7 +28,11 @@ from appliance.protocol.apis.api_versions import (
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.local_handlers.view import LocalView
 
-_RANGES = tuple(ApiVersionRange(*row) for row in ADVERTISED)
+_RANGES = {
+    True: tuple(ApiVersionRange(*row) for row in ADVERTISED),
+    False: tuple(ApiVersionRange(*row) for row in ADVERTISED_WITHOUT_TELEMETRY),
+}
+"""By whether clients may push their metrics."""
 
 FEATURES_EPOCH = 1
 """Grows when what is finalized changes: a client that stays connected goes by the highest that it has seen."""
@@ -49,19 +53,23 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 def api_versions(request: ApiVersionsRequest, view: LocalView) -> ApiVersionsResponse:
     """Answer, and keep what the client says of its software."""
-    response = api_versions_of(request)
+    response = api_versions_of(request, telemetry=view.settings.metrics.takes_telemetry)
     if not response.error_code:
         view.session.name_software(request.client_software_name, request.client_software_version)
     return response
 
 
-def api_versions_of(request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """KIP-511: software names are of `[a-zA-Z0-9-.]`, begin and end with a letter or digit, or INVALID_REQUEST."""
+def api_versions_of(request: ApiVersionsRequest, *, telemetry: bool) -> ApiVersionsResponse:
+    """KIP-511: software names are of `[a-zA-Z0-9-.]`, begin and end with a letter or digit, or INVALID_REQUEST.
+
+    Args:
+        telemetry: clients may push their metrics.
+    """
     for text in (request.client_software_name, request.client_software_version):
         if text and not (_NAME_CHARACTERS.issuperset(text) and text[0] not in "-." and text[-1] not in "-."):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return ApiVersionsResponse(
-        api_keys=_RANGES,
+        api_keys=_RANGES[telemetry],
         supported_features=SUPPORTED_FEATURES,
         finalized_features_epoch=FEATURES_EPOCH,
         finalized_features=FINALIZED_FEATURES,

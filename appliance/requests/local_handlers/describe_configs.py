@@ -2,9 +2,6 @@
 
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
 whether it exists or not, as with Kafka.
-
-Left out: subscriptions to client metrics, because the
-broker does not collect them.
 """
 
 from __future__ import annotations
@@ -13,14 +10,19 @@ from collections.abc import Callable, Iterable
 
 from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
-from appliance.config import describe_all_brokers, describe_broker, describe_group, describe_topic
+from appliance.config import (
+    describe_all_brokers,
+    describe_broker,
+    describe_client_metrics,
+    describe_group,
+    describe_topic,
+)
 from appliance.config.loggers import LOGGERS, ROOT, levels
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
-    ConfigType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -30,16 +32,6 @@ from appliance.protocol.apis.describe_configs import (
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Steps
-
-_NO_SUBSCRIPTION = tuple(
-    ConfigEntry(name=name, value=value, config_source=int(ConfigSource.DEFAULT_CONFIG), config_type=int(kind))
-    for name, value, kind in (
-        ("interval.ms", "300000", ConfigType.INT),
-        ("match", "", ConfigType.LIST),
-        ("metrics", "", ConfigType.LIST),
-    )
-)
-"""What Apache Kafka 4.3 answers for a subscription that nobody made."""
 
 
 def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> Steps[DescribeConfigsResponse]:
@@ -129,10 +121,10 @@ def _broker_logger(name: str, view: LocalView) -> Entries:
     ]
 
 
-def _client_metrics(name: str, _view: LocalView) -> Entries:
+def _client_metrics(name: str, view: LocalView) -> Entries:
     if not name:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
-    return _NO_SUBSCRIPTION
+    return describe_client_metrics(view.image.client_metrics.get(name, {}))
 
 
 _DESCRIBERS: dict[int, Callable[[str, LocalView], Entries]] = {

@@ -1,7 +1,6 @@
 """ListConfigResources 0-1 (KIP-1142): everything that DescribeConfigs could be asked about.
 
-Groups are those on which something was set. Client metrics, which are all that v0 asks for, have no subscriptions here:
-none are listed.
+Groups are those on which something was set, and so are subscriptions to client metrics, which are all that v0 asks for.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ def list_config_resources(
     request: ListConfigResourcesRequest, view: LocalView
 ) -> ListConfigResourcesResponse:
     """Topics, broker slots, their loggers, groups; a type that nobody knows is UNSUPPORTED_VERSION, as with Kafka."""
+    subscriptions = [ConfigResource(name, ResourceType.CLIENT_METRICS) for name in view.image.client_metrics]
     if request.resource_types is None:
-        return ListConfigResourcesResponse()
+        return ListConfigResourcesResponse(tuple(subscriptions))
     wanted = frozenset(request.resource_types) or _KNOWN
     if not wanted <= _KNOWN:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -36,4 +36,6 @@ def list_config_resources(
         found += [ConfigResource(str(slot.node_id), ResourceType.BROKER_LOGGER) for slot in view.brokers()]
     if ResourceType.GROUP in wanted:
         found += [ConfigResource(group_id, ResourceType.GROUP) for group_id in view.image.group_configs]
+    if ResourceType.CLIENT_METRICS in wanted:
+        found += subscriptions
     return ListConfigResourcesResponse(tuple(found))

@@ -17,6 +17,7 @@ from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from appliance.requests.auditing import AuditedRequest
+from appliance.requests.client_telemetry import ClientTelemetry
 from appliance.requests.meter import Meter
 from appliance.requests.rights import Rights
 from appliance.requests.session import Session
@@ -79,6 +80,8 @@ class LocalView(msgspec.Struct, frozen=True):
     meter: Meter | None = None
     version: int = 0
     """Of the request."""
+    telemetry: ClientTelemetry | None = None
+    """Where clients may push their metrics."""
 
     def mutating(self, *, is_strict: bool) -> MutatingClient | None:
         """For whom the controller counts what this request creates and deletes; None where nobody is limited."""

@@ -24,8 +24,8 @@ from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
 from tests.control.controller.test_damage import without_room
 
-TOPIC, BROKER, GROUP = 2, 4, 32
-SET, DELETE = 0, 1
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
 
 
 def altering(kind: int, name: str, *, validate_only: bool = False, **values: str) -> AlterConfigs:
@@ -192,6 +192,38 @@ def test_a_groups_settings_are_in_the_image_and_survive_kill_of_the_controller(i
     )
     assert alter(instance, unset) == [0]
     assert instance.image.group_configs == dict.fromkeys((".", "ü\0"), wanted)
+
+
+def test_subscriptions_to_client_metrics_are_in_the_image_and_survive_kill_of_the_controller(
+    instance: Instance,
+) -> None:
+    for name in (".", "a/b", "ü\0"):
+        assert alter(instance, altering(CLIENT_METRICS, name, interval_ms="1000")) == [0]
+    instance.kill()
+    instance.start()
+    instance.start_worker()
+    wanted = {"interval.ms": "1000"}
+    instance.until(lambda: instance.image.client_metrics == dict.fromkeys((".", "a/b", "ü\0"), wanted))
+    unset = AlterConfigs(
+        (AlteredResource(CLIENT_METRICS, "a/b", (ConfigChange("interval.ms", None, DELETE),)),)
+    )
+    assert alter(instance, unset) == [0]
+    assert instance.image.client_metrics == dict.fromkeys((".", "ü\0"), wanted)
+    added = AlterConfigs((AlteredResource(CLIENT_METRICS, ".", (ConfigChange("metrics", "a,b", APPEND),)),))
+    assert alter(instance, added) == [0]
+    assert instance.image.client_metrics["."] == {"interval.ms": "1000", "metrics": "a,b"}
+
+
+def test_what_a_subscription_may_not_be_given_changes_nothing(instance: Instance) -> None:
+    instance.start_worker()
+    for wanted in (
+        altering(CLIENT_METRICS, "", interval_ms="1000"),
+        altering(CLIENT_METRICS, "s", interval_ms="99"),
+        altering(CLIENT_METRICS, "s", match="name=x"),
+        altering(CLIENT_METRICS, "s", segment_ms="5"),
+    ):
+        assert alter(instance, wanted) == [ErrorCode.INVALID_REQUEST]
+    assert instance.image.client_metrics == {}
 
 
 def test_what_a_group_may_not_be_given_changes_nothing(instance: Instance) -> None:

@@ -1,0 +1,23 @@
+"""GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
+
+Without the option client.telemetry the API is not advertised, and is answered UNKNOWN_SERVER_ERROR, as Kafka without a
+receiver of client metrics does.
+"""
+
+from __future__ import annotations
+
+from appliance.protocol.apis.get_telemetry_subscriptions import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.requests.local_handlers.view import LocalView
+
+
+def get_telemetry_subscriptions(
+    request: GetTelemetrySubscriptionsRequest, view: LocalView
+) -> GetTelemetrySubscriptionsResponse:
+    """Answer from this process's memory and the subscriptions of the image."""
+    if view.telemetry is None:
+        return GetTelemetrySubscriptionsResponse(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+    return view.telemetry.subscribe(view.session, request)
