@@ -69,6 +69,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         payer.flush(PATIENCE_S)
         yield console
         payer.abort_transaction(PATIENCE_S)
+        del payer  # its threads would call for the broker while it stops
 
 
 def commit(console: Console, group: str, offset: int) -> None:
