@@ -49,7 +49,12 @@ class Renderer:
             auto_reload=False,
         )
         self._environment.filters.update(
-            size=size, amount=amount, time=shown_time, url=lambda text: quote(str(text), safe=""), share=share
+            size=size,
+            amount=amount,
+            duration=duration,
+            time=shown_time,
+            url=lambda text: quote(str(text), safe=""),
+            share=share,
         )
         self._environment.globals["asset"] = lambda name: f"/assets/{name}?{version}"
 
@@ -82,8 +87,21 @@ def size(count: float | None) -> str:
 
 
 def amount(count: int | None) -> str:
-    """Return a number with thin spaces between thousands."""
-    return "–" if count is None else f"{count:,}".replace(",", " ")
+    """Return a number with narrow spaces, at which no line ends, between thousands."""
+    return "–" if count is None else f"{count:,}".replace(",", "\u202f")
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time span in its largest whole units: `2 d 3 h`; a dash where it is not known."""
+    if seconds is None:
+        return "–"
+    left = round(seconds)
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def share(value: float) -> str:

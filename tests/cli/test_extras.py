@@ -47,7 +47,7 @@ def test_each_module_of_an_extra_belongs_to_a_package_that_the_extra_installs() 
 def test_the_broker_alone_installs_no_package_of_an_extra() -> None:
     extras = PROJECT["optional-dependencies"]
     of_users = set().union(
-        *(names(extras[each]) for each in ("cli", "zookeeper", "oauth", "telemetry", "spark"))
+        *(names(extras[each]) for each in ("cli", "console", "zookeeper", "oauth", "telemetry", "spark"))
     )
     assert not names(PROJECT["dependencies"]) & of_users
     assert names(extras["all"]) == of_users
@@ -73,6 +73,15 @@ def test_a_store_in_zookeeper_without_its_package_is_refused_before_anything_is_
     assert done.returncode == 2
     assert "metadata.store = zookeeper needs the package kazoo" in done.stderr
     assert "pip install '.[zookeeper]'" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_console_without_its_package_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    settings = ("--set", "console.listener=127.0.0.1:9645")
+    done = without(("jinja2",), "serve", "--data-dir", tmp_path / "data", *settings)
+    assert done.returncode == 2
+    assert "console.listener needs the package jinja2" in done.stderr
+    assert "pip install '.[console]'" in done.stderr
     assert not (tmp_path / "data").exists()
 
 

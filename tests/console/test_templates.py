@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from jinja2 import UndefinedError
 
-from appliance.console.rendering import Renderer, amount, shown_time, size
+from appliance.console.rendering import Renderer, amount, duration, shown_time, size
 from appliance.console.routes import ROUTES
 
 ROOM: Final = Path(__file__).parents[2] / "appliance" / "console"
@@ -84,7 +84,9 @@ def test_numbers_are_readable() -> None:
         "–",
         "–",
     ]
-    assert amount(1234567) == "1 234 567"
+    assert amount(1234567) == "1\u202f234\u202f567"
+    spans = [duration(each) for each in (None, 0, 59.4, 61, 90_061)]
+    assert spans == ["–", "0 s", "59 s", "1 min 1 s", "1 d 1 h"]
     assert shown_time(0) == "1970-01-01 00:00:00.000 UTC"
     assert shown_time(-1) == "–"
     assert shown_time(1 << 62) == str(1 << 62)

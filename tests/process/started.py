@@ -65,6 +65,8 @@ class Shared:
             told = {**TOKENS, **told}
         if kind is RoleKind.METRICS:
             told = {"metrics.listener": f"127.0.0.1:{free_ports(1)}", **told}
+        if kind is RoleKind.CONSOLE:
+            told = {"console.listener": f"127.0.0.1:{free_ports(1)}", **told}
         settings = load_settings(None, told)
         bells = {role: Doorbell.create_eventfd() for role in running_roles(settings)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), bells)

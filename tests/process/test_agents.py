@@ -13,6 +13,7 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.counter_names import COUNTER_NAMES
 from appliance.channels.roles import Role, RoleKind, ring_routes
 from appliance.channels.supervision import Heartbeat, socket_pair
+from appliance.console.agent import ConsoleAgent
 from appliance.control.auditor.agent import AuditorAgent
 from appliance.control.cleaner.agent import CleanerAgent
 from appliance.control.coordinator.agent import CoordinatorAgent
@@ -47,6 +48,7 @@ WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.AUDITOR: AuditorAgent,
     RoleKind.KEYS: KeyAgent,
     RoleKind.METRICS: MetricsAgent,
+    RoleKind.CONSOLE: ConsoleAgent,
     RoleKind.SERVICES: ServicesAgent,
 }
 

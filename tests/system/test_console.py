@@ -10,10 +10,11 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import expect
 
+from appliance.console.rendering import amount
 from tests.support.browser import Window
 from tests.system.console_scene import ADMIN, HOSTILE, PATIENCE_S, READER, Console, opened
 from tests.system.raw import wait_until
@@ -55,7 +56,20 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
             ],
         )
         commit(console, GROUP, 5)
+        payer = Producer(
+            {
+                "bootstrap.servers": console.broker.address,
+                "transactional.id": "payer",
+                "transaction.timeout.ms": 600_000,
+            }
+        )
+        payer.init_transactions(PATIENCE_S)
+        payer.begin_transaction()
+        payer.produce(SECRET_TOPIC, b"not yet")
+        payer.flush(PATIENCE_S)
         yield console
+        payer.abort_transaction(PATIENCE_S)
+        del payer  # its threads would call for the broker while it stops
 
 
 def commit(console: Console, group: str, offset: int) -> None:
@@ -89,6 +103,13 @@ def paths() -> list[str]:
         f"/group?name={quote(GROUP)}",
         f"/group/reset?name={quote(GROUP)}&to=end",
         f"/group/delete?name={quote(GROUP)}",
+        "/transactions",
+        "/transaction?name=payer",
+        "/acls",
+        "/users",
+        "/quotas",
+        "/settings?q=log.",
+        "/settings?edit=log.retention.ms&q=log.retention.ms",
     ]
 
 
@@ -288,7 +309,10 @@ def test_a_group_is_reset_after_a_dry_run(console: Console) -> None:
         page = window.page
         page.goto("/groups?q=to-res")
         page.get_by_role("link", name="to-reset").click()
-        expect(page.locator("tbody").last.locator("tr")).to_have_count(3)
+        rows = page.locator("tbody").last.locator("tr")
+        expect(rows).to_have_count(3)
+        # The next record of each partition is from November 2023.
+        expect(rows.first.locator("td").last).to_have_text(re.compile("^[0-9]{3,} d "))
         page.get_by_role("link", name="Reset offsets").click()
         page.get_by_label("To", exact=True).select_option("offset")
         page.get_by_label("Offset").fill("7")
@@ -462,3 +486,93 @@ def test_topics_of_the_whole_cluster_are_listed_in_pages(console: Console) -> No
         page.get_by_role("link", name="Next").click()
         expect(page.locator("tbody th")).to_have_count(10)
         expect(page.locator("tbody th").last).to_have_text("page-059")
+
+
+def test_an_open_transaction_is_shown_and_its_records_are_not(console: Console) -> None:
+    with console.window() as window:
+        page = window.page
+        page.goto("/transactions")
+        row = page.get_by_role("row", name=re.compile("^payer"))
+        expect(row).to_contain_text("Ongoing")
+        row.get_by_role("link").click()
+        expect(page.get_by_role("region", name="Partitions").locator("tbody th")).to_have_text(SECRET_TOPIC)
+        page.goto(f"/topic/messages?name={SECRET_TOPIC}")
+        assert records(window) == []
+        response = page.goto("/transaction?name=nobody")
+        assert response is not None
+        assert response.status == 404
+
+
+def test_rules_are_added_count_at_once_and_are_removed(console: Console) -> None:
+    with console.window() as window, console.window(READER) as reader:
+        page = window.page
+        page.goto("/acls")
+        page.get_by_label("Principal").fill(f"User:{READER}")
+        page.get_by_label("Operation").select_option("Describe")
+        page.get_by_label("Resource name").fill(SECRET_TOPIC)
+        page.get_by_role("button", name="Add").click()
+        expect(page.get_by_role("status").first).to_contain_text(f"rule added for User:{READER}")
+        response = reader.page.goto(f"/topic?name={SECRET_TOPIC}")
+        assert response is not None
+        assert response.status == 200
+        page.get_by_role("button", name=f"Remove Allow Describe on {SECRET_TOPIC}").click()
+        expect(page.get_by_role("status").first).to_contain_text("rule removed")
+        response = reader.page.goto(f"/topic?name={SECRET_TOPIC}")
+        assert response is not None
+        assert response.status == 404
+        response = reader.page.goto("/acls")
+        assert response is not None
+        assert response.status == 403
+
+
+def test_a_user_that_was_added_can_log_in_until_it_is_removed(console: Console) -> None:
+    with console.window() as window:
+        page = window.page
+        page.goto("/users")
+        page.get_by_label("User", exact=True).fill("new-user")
+        page.get_by_label("Password").fill("new-user-secret")
+        page.get_by_label("Mechanism").select_option("SCRAM-SHA-256")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("row", name=re.compile("^new-user"))).to_contain_text(amount(4096))
+        assert "new-user-secret" not in page.content()
+        cookie = console.session("new-user")
+        assert console.ask("GET", "/topics", headers=cookie)[0] == 200
+        page.get_by_role("button", name="Remove SCRAM-SHA-256 of new-user").click()
+        expect(page.get_by_role("status").first).to_contain_text("removed")
+        form = {"user": "new-user", "password": "new-user-secret", "mechanism": "SCRAM-SHA-256"}
+        assert console.ask("POST", "/login", form=form)[0] == 403
+
+
+def test_quotas_are_set_and_removed(console: Console) -> None:
+    with console.window() as window:
+        page = window.page
+        page.goto("/quotas")
+        page.get_by_label("of a user").check()
+        page.get_by_label("Name of the user").fill("somebody")
+        page.get_by_label("of a client-id").check()
+        page.get_by_label("Quota", exact=True).select_option("producer_byte_rate")
+        page.get_by_label("Value").fill("1048576")
+        page.get_by_role("button", name="Set").click()
+        row = page.get_by_role("row", name=re.compile("somebody"))
+        expect(row).to_contain_text("1,048,576")
+        expect(row).to_contain_text("default")
+        row.get_by_role("button", name="Remove").click()
+        expect(page.get_by_role("status").first).to_contain_text("producer_byte_rate removed")
+        expect(page.get_by_role("row", name=re.compile("somebody"))).to_have_count(0)
+
+
+def test_a_setting_shows_its_source_changes_and_returns(console: Console) -> None:
+    with console.window() as window:
+        page = window.page
+        page.goto("/settings?q=console.listener")
+        expect(page.get_by_role("row", name=re.compile("^console.listener"))).to_contain_text(
+            "configuration file"
+        )
+        page.goto("/settings?q=log.retention.ms&edit=log.retention.ms")
+        page.get_by_label("Value of log.retention.ms").fill("3600000")
+        page.get_by_role("button", name="Save").click()
+        row = page.get_by_role("row", name=re.compile("^log.retention.ms"))
+        expect(row).to_contain_text("set for all slots")
+        row.get_by_role("button", name="Undo").click()
+        expect(row).not_to_contain_text("set for all slots")
+        assert "Return log.retention.ms to its earlier value?" in window.dialogs

@@ -7,14 +7,17 @@ answer about this person's group.
 from __future__ import annotations
 
 import struct
+import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from appliance.console.kafka_link import BrokerFault, check, refusal
 from appliance.console.pages.messages import time_ms
 from appliance.console.pages.paging import part_of
-from appliance.console.reading import offsets
+from appliance.console.reading import fetch_once, offsets
+from appliance.console.records import read_records
 from appliance.console.server import Response
 from appliance.console.visit import BadInput, NotThere, Visit
 from appliance.protocol.api_versions import ApiKey
@@ -38,6 +41,9 @@ from appliance.protocol.apis.offset_fetch import (
 CONSUMER_TYPE: Final = "consumer"
 PLACES: Final = ("beginning", "end", "offset", "time", "shift")
 ASSIGNED_SHOWN: Final = 20
+BEHIND_S: Final = 2.0
+BEHIND_BYTES: Final = 4096
+"""Of one fetch; the broker sends the first batch in any case."""
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
@@ -55,6 +61,14 @@ class Position:
     def lag(self) -> int | None:
         """Records between the committed offset and the end."""
         return None if self.end is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How old the next record is that a group will read in a partition; `seconds` is None where it is not known."""
+
+    position: Position
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +148,36 @@ def group(visit: Visit) -> Response:
         members = _members(visit, listed)
     except BrokerFault as error:
         fault = str(error)
-    known = [each for each in positions if each.lag is not None]
+    part = part_of(visit, positions)
     return visit.page(
         "group.html",
         group=listed,
         members=members,
         fault=fault,
-        part=part_of(visit, positions),
-        lag=sum(each.lag or 0 for each in known),
+        part=part,
+        rows=_behind(visit, part.rows),
+        lag=sum(each.lag or 0 for each in positions),
     )
+
+
+def _behind(visit: Visit, positions: Sequence[Position]) -> list[Behind]:
+    """Return how far behind each position is in time: one fetch for each that has a lag, within BEHIND_S in all."""
+    until_s = time.monotonic() + BEHIND_S
+    now_ms = visit.site.clock.now_ms()
+    found = []
+    for each in positions:
+        seconds: float | None = 0.0 if each.lag == 0 else None
+        image = visit.image.topics.get(each.topic)
+        if each.lag and image is not None and time.monotonic() < until_s:
+            try:
+                answer = fetch_once(visit.link, image, each.partition, each.committed, bytes_max=BEHIND_BYTES)
+                record = next(read_records(answer, each.partition, from_offset=each.committed), None)
+            except BrokerFault:
+                record = None  # the person may not read this topic, or the offset is gone
+            if record is not None and record.record.timestamp_ms >= 0:
+                seconds = max(0.0, (now_ms - record.record.timestamp_ms) / 1000)
+        found.append(Behind(each, seconds))
+    return found
 
 
 def _group(visit: Visit, name: str) -> ListedGroup:

@@ -150,6 +150,8 @@ def _run(
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     _remove_dead()
     refuse_full_shared_memory(shared_memory_free_bytes())
+    if settings.console.is_on:
+        need("jinja2", needed_by="console.listener")
     _load_token_libraries(settings)
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
     group = readers_group(settings)
@@ -298,8 +300,6 @@ def _load_token_libraries(settings: Settings) -> None:
         OperatorFault: a package is not installed, and the text names its extra; or the authorities of the identity
             provider cannot be read.
     """
-    if settings.console.is_on:
-        need("jinja2", needed_by="console.listener")
     if settings.metrics.takes_telemetry:
         need("opentelemetry", needed_by="metrics.client.telemetry", extra="telemetry")
     if settings.validates_tokens:
