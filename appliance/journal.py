@@ -234,6 +234,12 @@ def _apply_level() -> None:
             logger.setLevel(wanted)
 
 
+def tell_left_out() -> None:
+    """Say how many lines were left out, before the process ends."""
+    if _style.limit is not None:
+        _style.limit.tell()
+
+
 def tell_left_out_by(after_ms: Callable[[int, Callable[[], None]], object]) -> None:
     """Say how many lines were left out when the window is over, by a timer of the process.
 

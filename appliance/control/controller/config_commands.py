@@ -96,6 +96,10 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.GROUP:
         return _group(resource, altering, replace)
     if resource.type == ResourceType.BROKER_LOGGER:
+        if replace:
+            raise RejectedRequest(
+                ErrorCode.INVALID_REQUEST, "Levels of loggers are changed with IncrementalAlterConfigs only."
+            )
         return _loggers(resource, altering)
     if resource.type == ResourceType.CLIENT_METRICS:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not supported.")
