@@ -236,6 +236,13 @@ def test_lines_of_a_kind_are_limited_and_counted() -> None:
     assert lines[-1] == "flush failed: again"
 
 
+def test_flood_of_one_kind_of_whole_texts_does_not_hide_another_kind() -> None:
+    limit = LineLimit(ManualClock(monotonic_ns=1))
+    passed = [limit.filter(record(f"partition {number} is offline")) for number in range(LINES_MAX + 5)]
+    assert sum(passed) == LINES_MAX
+    assert limit.filter(record("not removed, the next start tries again: no"))
+
+
 def test_count_is_told_by_the_timer_of_the_process() -> None:
     clock, armed = ManualClock(monotonic_ns=1), list[Any]()
     limit = LineLimit(clock)
