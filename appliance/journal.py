@@ -75,8 +75,9 @@ class LineFormatter(logging.Formatter):
 class LineLimit(logging.Filter):
     """Lets at most LINES_MAX lines of a kind pass in WINDOW_MS, ten times as many of errors.
 
-    A kind is the text without its values, and the level. Of lines that a room makes as a whole text, those with the same
-    first word are one kind: clients do not choose it, because a text begins with `partition`, `connection` and the like.
+    A kind is the text without its values, and the level. Of lines that a room makes as a whole text, those with the
+    same first word are one kind. Clients do not choose that word, because such a text begins with `partition`,
+    `connection` and the like.
 
     Args:
         clock: whose monotonic time counts.
