@@ -82,9 +82,20 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "transactions": LazyCommand(
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
+    "delayed": LazyCommand("appliance.cli.delayed", "delayed", "List, show and cancel delayed records."),
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "tokens": LazyCommand("appliance.cli.tokens", "tokens", "Create, list, renew and end delegation tokens."),
+    "audit": LazyCommand(
+        "appliance.cli.message_audit",
+        "audit",
+        "Show what came into a topic and what went out, by time bucket.",
+    ),
+    "trace": LazyCommand(
+        "appliance.cli.message_trace",
+        "trace",
+        "Show the way of one record: produced, stored, fetched, consumed.",
+    ),
     "audit-log": LazyCommand("appliance.cli.audit_log", "audit_log", "Show the audit journal: who did what."),
     "quotas": LazyCommand(
         "appliance.cli.quotas", "quotas", "Show and change quotas of users, client ids and addresses."
@@ -96,7 +107,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
-    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
+    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop, start and restart broker slots."),
     "partitions": LazyCommand(
         "appliance.cli.partitions", "partitions", "Show partitions and their leaders; elect leaders."
     ),
@@ -106,9 +117,18 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "Move partitions to other slots, or change the number of replicas.",
     ),
     "adopt": LazyCommand("appliance.cli.adopt", "adopt", "Take over log directories of Apache Kafka."),
+    "backup": LazyCommand(
+        "appliance.cli.backup", "backup", "Back up an appliance; list, verify and prune backups."
+    ),
+    "restore": LazyCommand("appliance.cli.backup", "restore", "Write a backup into a new data directory."),
     "export": LazyCommand("appliance.cli.export", "export", "Export topics to files."),
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
+    ),
+    "doctor": LazyCommand(
+        "appliance.cli.doctor",
+        "doctor",
+        "Look at this host and the configuration; say what to change and why.",
     ),
     "top": LazyCommand("appliance.cli.top", "top", "Watch a running appliance: processes, topics, groups."),
     "cluster": LazyCommand(

@@ -21,6 +21,8 @@ An agent keeps its own loop, because the order of a turn is what makes it fast; 
 | PeerUp | lets go of an older generation; attaches to the rings of the new one | `peer_up` |
 | PeerDown | afterwards: lets go of the rings | `peer_down`, once for each generation |
 | PeerHeld (to the controller only) | nothing | `on_peer_held` |
+| MemoryShare (to the metrics process only) | nothing | `on_memory_share` |
+| Reloaded (to the controller only) | nothing | `on_reloaded` |
 | Heartbeat | sends it back | nothing |
 | LogLevels | logs from these levels on | nothing |
 | Stop, or the end of the socket | nothing | `stop` |
@@ -47,11 +49,13 @@ from appliance.channels.supervision import (
     Failed,
     Heartbeat,
     LogLevels,
+    MemoryShare,
     Message,
     PeerDown,
     PeerHeld,
     PeerUp,
     Ready,
+    Reloaded,
     Stop,
 )
 from appliance.clock import NS_PER_MS, Clock, SystemClock
@@ -131,7 +135,9 @@ class AgentProcess:
         "cycle",
         "generation",
         "held",
+        "on_memory_share",
         "on_peer_held",
+        "on_reloaded",
         "peers",
         "role",
         "settings",
@@ -167,6 +173,8 @@ class AgentProcess:
         self.held: set[Role] = set(child.held)
         """Those of them that were killed, and that the kernel does not let end. Only the controller is told."""
         self.on_peer_held: Callable[[Role, int], object] | None = None
+        self.on_memory_share: Callable[[MemoryShare], object] | None = None
+        self.on_reloaded: Callable[[dict[str, str]], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -245,6 +253,10 @@ class AgentProcess:
                 case PeerHeld() if self.on_peer_held is not None:
                     self.held.add(message.role)
                     self.on_peer_held(message.role, message.generation)
+                case MemoryShare() if self.on_memory_share is not None:
+                    self.on_memory_share(message)
+                case Reloaded() if self.on_reloaded is not None:
+                    self.on_reloaded(message.configs)
                 case Stop():
                     agent.stop(message.within_ms)
                 case Heartbeat():

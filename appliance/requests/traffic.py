@@ -42,6 +42,7 @@ from appliance.channels.traffic_table import (
     OTHER_API,
     PRODUCE_ERRORS,
     PRODUCES,
+    RECEIVE_TIME,
     RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
@@ -151,7 +152,9 @@ class Traffic:
                 self._until_sample[key] = left
             else:
                 self._until_sample[key] = self._periods[key]
-                request.arrived_ns = self._clock.monotonic_ns()
+                now_ns = request.arrived_ns = self._clock.monotonic_ns()
+                since_ns = request.session.receiving_since_ns
+                self._time(request, RECEIVE_TIME, now_ns - since_ns if since_ns else 0)
                 if self.slow is not None:
                     self.slow.arrived(request, size_bytes)
             if not self._is_armed:

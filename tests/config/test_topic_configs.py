@@ -47,10 +47,15 @@ KAFKA_DEFAULTS = {
 
 
 OWN_DEFAULTS = {
+    "audit.bucket.ms": "60000",
+    "audit.enable": "false",
+    "audit.headers": "false",
     "decompressed.ratio.max": "32",
     "delivery.delay.enable": "false",
     "delivery.delay.mode": "levels",
     "durability": "page-cache",
+    "trace.enable": "false",
+    "trace.sample": "0",
 }
 
 

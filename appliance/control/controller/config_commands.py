@@ -12,6 +12,7 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | INVALID_CONFIG | a logger that is not there, or a level that is none |
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
+| POLICY_VIOLATION | of a topic of delayed delivery, a setting that decides whether records stay |
 | UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
 | INVALID_REQUEST | the empty group id |
 | INVALID_CONFIG | a group takes no such setting or value |
@@ -31,7 +32,7 @@ from typing import Final
 import msgspec
 
 from appliance.channels.control_channel import AlteredResource, ConfigChange
-from appliance.cluster import TopicImage, topic_name_fault
+from appliance.cluster import DELAYED_PREFIX, TopicImage, topic_name_fault
 from appliance.config import (
     GroupSettings,
     topic_config_declarations,
@@ -50,6 +51,23 @@ from appliance.protocol.errors import ErrorCode
 
 _OPERATIONS: Final = frozenset(map(int, ConfigOperation))
 _TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
+_OF_DELAYED: Final = frozenset(
+    {
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "leader.replication.throttled.replicas",
+        "min.insync.replicas",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+"""Settings of the topics of delayed delivery that can change. Any other one could lose records that wait."""
 GROUPS_MAX: Final = 10_000
 """Groups that may have settings of their own: the image holds them."""
 
@@ -137,7 +155,22 @@ def _topic(resource: AlteredResource, altering: Altering, replace: bool) -> dict
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
     if topic is None:
         raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if name.startswith(DELAYED_PREFIX):
+        _check_delayed(topic, configs)
     return configs
+
+
+def _check_delayed(topic: TopicImage, configs: Mapping[str, str]) -> None:
+    before = topic.configs
+    changed = {
+        each for each in before.keys() | configs.keys() if before.get(each) != configs.get(each)
+    } - _OF_DELAYED
+    if changed:
+        raise RejectedRequest(
+            ErrorCode.POLICY_VIOLATION,
+            f"{', '.join(sorted(changed))}: cannot change for the internal topic '{topic.name}', because "
+            "delayed records could be lost.",
+        )
 
 
 def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:

@@ -20,7 +20,7 @@ loses nothing:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
@@ -55,6 +55,7 @@ from appliance.channels.roles import Role, RoleKind, workers_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import Settings
+from appliance.config.dynamic import FILE
 from appliance.config.loggers import levels
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.assignments import Assignments
@@ -318,6 +319,12 @@ class Controller:
         """Whether `sender` is the life that we know of one of these processes of the slot."""
         processes = self._slots.processes(slot)
         return any(each.kind in kinds and self.lines.is_from(each, sender) for each in processes)
+
+    def reload(self, configs: Mapping[str, str]) -> None:
+        """Let what the configuration file says now count; no store keeps it, because the file does."""
+        # A new mapping: the image keeps the one it was given.
+        self.state.broker_configs = {**self.state.broker_configs, FILE: dict(configs)}
+        self._carry_out(Turn(brokers_altered=True))
 
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello.
