@@ -42,7 +42,7 @@ from appliance.config import (
 )
 from appliance.config.declaration import ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SHARED_BY_SLOTS, SLOT_STOPPED
-from appliance.config.loggers import LOGGERS, ROOT, setting_of
+from appliance.config.loggers import LOGGERS, ROOT, place_of_levels, setting_of
 from appliance.config.sections.logging import LEVELS
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
@@ -218,7 +218,7 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
 
 
 def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
-    """Return what will be set on all brokers: a level of a logger is a setting of them (`config.loggers`)."""
+    """Return what will be set at `place_of_levels`: a level of a logger is a setting of brokers (`config.loggers`)."""
     name = resource.name
     if not (name.isascii() and name.isdigit()):
         raise RejectedRequest(
@@ -230,7 +230,7 @@ def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected one of {known}, but received {name[:100]}",
         )
-    configs = dict(altering.broker_configs.get("", {}))
+    configs = dict(altering.broker_configs.get(place_of_levels(len(altering.node_ids)), {}))
     for change in resource.changes:
         if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             operation = ConfigOperation(change.operation).name
