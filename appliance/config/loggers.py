@@ -18,6 +18,7 @@ KINDS: Final = (
     "acceptor",
     "auditor",
     "cleaner",
+    "console",
     "controller",
     "coordinator",
     "ioproc",
