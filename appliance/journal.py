@@ -75,8 +75,9 @@ class LineFormatter(logging.Formatter):
 class LineLimit(logging.Filter):
     """Lets at most LINES_MAX lines of a kind pass in WINDOW_MS, ten times as many of errors.
 
-    A kind is the text without its values, and the level. Lines that a room makes as a whole text are one kind of that
-    room.
+    A kind is the text without its values, and the level. Of lines that a room makes as a whole text, those with the
+    same first word are one kind. Clients do not choose that word, because such a text begins with `partition`,
+    `connection` and the like.
 
     Args:
         clock: whose monotonic time counts.
@@ -98,7 +99,8 @@ class LineLimit(logging.Filter):
             self.tell()
             self._ends_ns = self._clock.monotonic_ns() + WINDOW_MS * NS_PER_MS
             self._counts.clear()
-        kind = (record.name, str(record.msg) if record.args else "", record.levelno)
+        text = str(record.msg)
+        kind = (record.name, text if record.args else _first_word(text), record.levelno)
         count = self._counts.get(kind, 0) + 1
         if count == 1 and len(self._counts) >= _KINDS_MAX:
             self._counts.clear()
@@ -121,6 +123,11 @@ class LineLimit(logging.Filter):
                 _logger.log(kind[2], "%d more lines like this one were left out: %s", count, example)
         finally:
             self._is_telling = False
+
+
+def _first_word(text: str) -> str:
+    word = text.partition(" ")[0]
+    return word if word.isalpha() else ""
 
 
 class StandardErrorHandler(logging.Handler):
@@ -232,6 +239,12 @@ def _apply_level() -> None:
         # A child has its parent's level: setting it again would visit every logger, and copy the pages of all of them.
         if (logger := logging.getLogger(name)).level != wanted:
             logger.setLevel(wanted)
+
+
+def tell_left_out() -> None:
+    """Say how many lines were left out, before the process ends."""
+    if _style.limit is not None:
+        _style.limit.tell()
 
 
 def tell_left_out_by(after_ms: Callable[[int, Callable[[], None]], object]) -> None:

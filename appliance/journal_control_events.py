@@ -251,11 +251,8 @@ CONTROL_EVENTS: Final = (
     ),
     LogEvent("process-died-before-stop", "%s %s before the stop signal%s", "peer end reason"),
     LogEvent("stopping", "%s: stopping", "signal"),
-    LogEvent(
-        "hang-up-ignored",
-        "SIGHUP ignored: the configuration file is read only at the start. Use `appliance "
-        "configs set` for options that can change at run time, and restart for the others",
-    ),
+    LogEvent("configuration-read", "configuration read again: %s", "settings"),
+    LogEvent("configuration-not-read", "configuration not read again, nothing was changed: %s", "reason"),
     LogEvent("process-killed-at-stop", "%s did not stop in time and was killed", "peer"),
     LogEvent("process-message-invalid", "%s sent an invalid message (%s) and was killed", "peer reason"),
     LogEvent("process-died-in-stop", "%s %s while it stopped", "peer end"),

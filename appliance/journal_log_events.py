@@ -277,6 +277,17 @@ LOG_EVENTS: Final = (
         "slow request: %s version %s of %s took %s ms: answer %s ms, send %s ms, wait %s ms; %s bytes",
         "api version connection total_ms answer_ms send_ms wait_ms bytes",
     ),
+    LogEvent("console-listening", "console at http://%s", "listener"),
+    LogEvent("console-look-defect", "internal error in a look at shared memory: %s", "error"),
+    LogEvent("observing-defect", "internal error in observing, names are lost: %r", "error"),
+    LogEvent("errand-defect", "internal error in %s, which begins again: %r", "errand error"),
+    LogEvent("trace-not-sent", "trace.otlp.endpoint %s: %s; %s steps were not sent", "endpoint reason count"),
+    LogEvent(
+        "too-many-cancellations",
+        "%s-%s: too many records were cancelled; later cancellations do not count before "
+        "earlier ones are forgotten, which takes as long as the largest level",
+        "topic partition",
+    ),
     LogEvent("connection-opened", "%s opened", "connection"),
     LogEvent("connection-ended", "%s has ended", "connection"),
     LogEvent("assignment", "assignment %d of controller epoch %d: %d partitions", "number epoch partitions"),

@@ -53,6 +53,7 @@ class JournalHandler(logging.Handler):
         super().__init__()
         self._role = role
         self._message = message
+        self._path = path
         self._lost = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
@@ -90,13 +91,23 @@ class JournalHandler(logging.Handler):
             self._lost += 1
 
     def _was_taken(self, record: logging.LogRecord) -> bool:
+        datagram = self.datagram(record)
         try:
-            self._socket.send(self.datagram(record), socket.MSG_DONTWAIT)
+            self._socket.send(datagram, socket.MSG_DONTWAIT)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOBUFS):
                 return False
-            # The journal restarts, or the line is too long for it.
-            os.write(2, f"{self.format(record)}\n".encode(errors="backslashreplace"))
+            if error.errno == errno.EMSGSIZE or not self._was_sent_again(datagram):
+                os.write(2, f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        return True
+
+    def _was_sent_again(self, datagram: bytes) -> bool:
+        """Send to a journal that has been restarted: it has another socket of the same name."""
+        try:
+            self._socket.connect(self._path)
+            self._socket.send(datagram, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
         return True
 
     def datagram(self, record: logging.LogRecord) -> bytes:

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _LEVELS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
 _LOGGER: Final = re.compile(r"_?log(ger)?")
 _SAYS: Final = re.compile(r"_?(complain|say_closed|say_refused|say_full|say|tell|warn|complain_of_limits)")
-_LEFT_OUT: Final = ("cli", "testing", "control/adoption")
+_LEFT_OUT: Final = ("cli", "testing", "control/adoption", "control/backup")
 """Rooms of commands: what they print is for the person who ran them."""
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from appliance.cli.top import PROCESS_RIGHT, group_table, headline, process_table, topic_table
+from appliance.cli.top_tables import PROCESS_RIGHT, group_table, headline, process_table, topic_table
 
 if TYPE_CHECKING:
     from rich.console import ConsoleDimensions, RenderableType

@@ -16,7 +16,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.topic_names import is_internal, named_topics, regex_option
+from appliance.cli.topic_names import compiled, is_internal, named_topics, regex_option
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -84,11 +84,13 @@ def create(
 
 
 @topics.command(name="list")
+@click.argument("expressions", metavar="[REGEX...]", nargs=-1)
 @click.option("--all", "with_internal", is_flag=True, help="Also list internal topics.")
 @json_option
 @client_options
-def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
-    """List the topics."""
+def list_topics(*, expressions: tuple[str, ...], with_internal: bool, as_json: bool, bootstrap: str) -> None:
+    """List the topics; with regular expressions, only those whose whole name matches one."""
+    patterns = [compiled(text) for text in expressions]
     client = admin_client(bootstrap)
     found = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
     rows = [
@@ -99,7 +101,8 @@ def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
             "internal": name.startswith("__"),
         }
         for name, topic in sorted(found.items())
-        if with_internal or not name.startswith("__")
+        if (with_internal or not name.startswith("__"))
+        and (not patterns or any(pattern.fullmatch(name) for pattern in patterns))
     ]
     if as_json:
         print_json(rows)

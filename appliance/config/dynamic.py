@@ -26,7 +26,7 @@ from appliance.config.declaration import (
     unknown_name,
 )
 from appliance.config.kafka_settings import kafka_broker_settings
-from appliance.config.loggers import LEVEL, LEVEL_OF_KIND
+from appliance.config.loggers import KINDS, LEVEL, LEVEL_OF_KIND, ROOT, setting_of
 from appliance.config.sections.network import connections_by_address
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
@@ -213,6 +213,19 @@ def shared_text(settings: Settings, stored: Mapping[str, Mapping[str, str]], nam
         return text
     section, field_name, _ = option_declarations()[name]
     return str(getattr(getattr(settings, section) if section else settings, field_name))
+
+
+def log_levels(settings: Settings, stored: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return logger → level: `root`, and each kind of process that has a level of its own. `stored` as above."""
+    of_slot = stored.get("0", {}) if settings.slots == 1 else {}
+    of_all = stored.get("", {})
+    found = {ROOT: shared_text(settings, stored, LEVEL)}
+    for kind in KINDS:
+        name = setting_of(kind)
+        level = of_slot.get(name, of_all.get(name))
+        if level is not None:
+            found[kind] = level
+    return found
 
 
 def replication_rate(stored: Mapping[str, Mapping[str, str]], slot: int, name: str) -> int | None:

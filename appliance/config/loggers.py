@@ -1,7 +1,7 @@
 """Loggers of BROKER_LOGGER (KIP-412): one for each kind of process, and `root`; and from which level each logs.
 
-A level is a setting of all slots: `log.level` of all processes, `log.level.<kind>` of one kind. DescribeConfigs and
-IncrementalAlterConfigs show and change the same as levels of BROKER_LOGGER. The processes of a kind have one level,
+A level is a setting that all slots share: `log.level` of all processes, `log.level.<kind>` of one kind. DescribeConfigs
+and IncrementalAlterConfigs show and change the same as levels of BROKER_LOGGER. The processes of a kind have one level,
 because slots share most of them. Unlike Apache Kafka's, the levels stay after a restart.
 """
 
@@ -18,6 +18,7 @@ KINDS: Final = (
     "acceptor",
     "auditor",
     "cleaner",
+    "console",
     "controller",
     "coordinator",
     "ioproc",
@@ -51,13 +52,6 @@ def setting_of(logger: str) -> str:
     return LEVEL if logger == ROOT else f"{LEVEL}.{logger}"
 
 
-def levels(static: str, stored: Mapping[str, str]) -> dict[str, str]:
-    """Return logger → level: `root`, and each kind that has its own.
-
-    Args:
-        static: `log.level` as the appliance was started.
-        stored: what was set on all slots while it runs.
-    """
-    found = {ROOT: stored.get(LEVEL, static)}
-    found |= {kind: stored[setting_of(kind)] for kind in KINDS if setting_of(kind) in stored}
-    return found
+def place_of_levels(slots: int) -> str:
+    """Return where a change of BROKER_LOGGER is stored: at the only broker, or at all of them."""
+    return "0" if slots == 1 else ""

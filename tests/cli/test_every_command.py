@@ -34,7 +34,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 ALL = dict(commands())
-DESTROYS = {"topics delete", "topics delete-records", "groups delete", "users delete"}
+DESTROYS = {"topics delete", "topics delete-records", "groups delete", "users delete", "delayed cancel"}
 
 
 @pytest.mark.parametrize("name", list(ALL))

@@ -171,11 +171,38 @@ def test_process_does_not_wait_for_a_journal_that_takes_nothing(journald: socket
     handler.close()
 
 
+def test_journal_that_was_restarted_gets_the_next_line(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as first:
+        first.bind(path)
+        handler = JournalHandler("netproc 0", None, path=path)
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as second:
+        second.bind(path)
+        second.settimeout(5)
+        handler.emit(record("stopped"))
+        assert fields_of(second.recv(65536))["APPLIANCE_EVENT"] == "stopped"
+    handler.close()
+
+
+def test_line_goes_to_standard_error_while_there_is_no_journal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as first:
+        first.bind(path)
+        handler = JournalHandler("netproc 0", None, path=path)
+    handler.setFormatter(journal.LineFormatter("netproc 0", for_systemd=True))
+    handler.emit(record("stopped"))
+    assert capfd.readouterr().err == "<4>netproc 0: stopped\n"
+    handler.close()
+
+
 def test_process_under_systemd_logs_to_its_journal_and_without_it_to_standard_error() -> None:
     program = (
         "import os, sys; os.environ['JOURNAL_STREAM'] = '%d:%d' % (lambda s: (s.st_dev, s.st_ino))(os.fstat(2));"
         " from appliance import journal, journal_systemd;"
-        " journal_systemd.opened.__defaults__; journal_systemd.SOCKET = sys.argv[1]; journal.start('keys');"
+        " journal_systemd.SOCKET = sys.argv[1]; journal.start('keys');"
         " import logging; logging.getLogger('appliance.x').error('stopped')"
     )
     done = subprocess.run(
@@ -207,6 +234,13 @@ def test_lines_of_a_kind_are_limited_and_counted() -> None:
         logger.removeHandler(handler)
     assert lines[-2] == f"250 more lines like this one were left out: flush failed: {LINES_MAX}"
     assert lines[-1] == "flush failed: again"
+
+
+def test_flood_of_one_kind_of_whole_texts_does_not_hide_another_kind() -> None:
+    limit = LineLimit(ManualClock(monotonic_ns=1))
+    passed = [limit.filter(record(f"partition {number} is offline")) for number in range(LINES_MAX + 5)]
+    assert sum(passed) == LINES_MAX
+    assert limit.filter(record("not removed, the next start tries again: no"))
 
 
 def test_count_is_told_by_the_timer_of_the_process() -> None:

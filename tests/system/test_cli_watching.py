@@ -161,6 +161,18 @@ def test_names_of_topics_and_groups_are_completed(broker: Appliance) -> None:
     assert completed("consume", "nothing") == []
 
 
+def test_topics_are_listed_by_regular_expressions(broker: Appliance) -> None:
+    def names(*expressions: str) -> list[str]:
+        told = json.loads(
+            appliance("topics", "list", *expressions, "--json", "-b", broker.address).succeeded().output
+        )
+        return [each["topic"] for each in told]
+
+    assert names("ord.*") == ["orders"]
+    assert names("order") == []
+    assert appliance("topics", "list", "(", "-b", broker.address).code == 2
+
+
 def leftovers(place: Path) -> list[str]:
     return os.listdir(place)
 

@@ -45,7 +45,7 @@ from appliance.config import (
 )
 from appliance.config.declaration import ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SHARED_BY_SLOTS, SLOT_STOPPED
-from appliance.config.loggers import LOGGERS, ROOT, setting_of
+from appliance.config.loggers import LOGGERS, ROOT, place_of_levels, setting_of
 from appliance.config.sections.logging import LEVELS
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
@@ -124,6 +124,10 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.GROUP:
         return _group(resource, altering, replace)
     if resource.type == ResourceType.BROKER_LOGGER:
+        if replace:
+            raise RejectedRequest(
+                ErrorCode.INVALID_REQUEST, "Levels of loggers are changed with IncrementalAlterConfigs only."
+            )
         return _loggers(resource, altering)
     if resource.type == ResourceType.CLIENT_METRICS:
         return _client_metrics(resource, altering, replace)
@@ -242,7 +246,7 @@ def _client_metrics(resource: AlteredResource, altering: Altering, replace: bool
 
 
 def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
-    """Return what will be set on all brokers: a level of a logger is a setting of them (`config.loggers`)."""
+    """Return what will be set at `place_of_levels`: a level of a logger is a setting of brokers (`config.loggers`)."""
     name = resource.name
     if not (name.isascii() and name.isdigit()):
         raise RejectedRequest(
@@ -254,7 +258,7 @@ def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected one of {known}, but received {name[:100]}",
         )
-    configs = dict(altering.broker_configs.get("", {}))
+    configs = dict(altering.broker_configs.get(place_of_levels(len(altering.node_ids)), {}))
     for change in resource.changes:
         if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             operation = ConfigOperation(change.operation).name

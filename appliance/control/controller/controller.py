@@ -55,8 +55,7 @@ from appliance.channels.roles import Role, RoleKind, workers_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import Settings
-from appliance.config.dynamic import FILE
-from appliance.config.loggers import levels
+from appliance.config.dynamic import FILE, log_levels
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.assignments import Assignments
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
@@ -204,7 +203,7 @@ class Controller:
             ).begin()
 
     def _set_log_levels(self) -> None:
-        self._log_from(levels(self._settings.logging.level, self.state.broker_configs.get("", {})))
+        self._log_from(log_levels(self._settings, self.state.broker_configs))
 
     # Turns
 
@@ -324,6 +323,7 @@ class Controller:
         """Let what the configuration file says now count; no store keeps it, because the file does."""
         # A new mapping: the image keeps the one it was given.
         self.state.broker_configs = {**self.state.broker_configs, FILE: dict(configs)}
+        self._set_log_levels()
         self._carry_out(Turn(brokers_altered=True))
 
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:

@@ -37,6 +37,7 @@ from appliance.channels.roles import services_roles
 from appliance.clock import Clock
 from appliance.cluster import AclBinding, PartitionImage, QuotaEntity, TopicImage, is_internal
 from appliance.config import BrokerConfigs, Settings
+from appliance.config.loggers import place_of_levels
 from appliance.control.controller.acl_commands import check_filter, check_new, text_bytes
 from appliance.control.controller.acl_store import (
     Resource,
@@ -306,7 +307,7 @@ class Deciding:
         elif resource.type == ResourceType.GROUP:
             self._alter_group(turn, resource.name, configs)
         elif resource.type == ResourceType.BROKER_LOGGER:
-            self._alter_broker(turn, "", configs)
+            self._alter_broker(turn, place_of_levels(len(self._slots.all)), configs)
         elif resource.type == ResourceType.CLIENT_METRICS:
             self._alter_client_metrics(turn, resource.name, configs)
         else:

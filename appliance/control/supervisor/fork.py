@@ -81,6 +81,7 @@ def _be(child: Child, main: Main, let_go: Callable[[], None]) -> None:
     except BaseException:
         _logger.critical("unhandled exception; the process ends (traceback follows)", exc_info=True)
     finally:
+        journal.tell_left_out()
         # Not sys.exit: the frames below belong to the supervisor and would run its clean-up.
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):

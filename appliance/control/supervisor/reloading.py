@@ -34,9 +34,9 @@ class Reload:
     waiting: tuple[str, ...]
 
     def told(self) -> str:
-        """The line for the log."""
+        """What changes, for the log."""
         applied = ", ".join(f"{name} = {self.configs.get(name, 'default')}" for name in self.changed)
-        text = f"configuration read again: {applied or 'no setting that can change at run time is different'}"
+        text = applied or "no setting that can change at run time is different"
         if self.waiting:
             text += f"; restart for {', '.join(self.waiting)}"
         return text
@@ -83,7 +83,7 @@ def read_again(
         _logger.error("configuration not read again, nothing was changed: %s", fault)
         notifier.ready(f"serving; configuration not read again: {fault}")
         return wiring, None
-    _logger.info("%s", found.told())
+    _logger.info("configuration read again: %s", found.told())
     notifier.ready("serving")
     return replace(wiring, file_configs=found.configs), Reloaded(
         dict(found.configs)

@@ -17,7 +17,8 @@ from appliance.config import (
     describe_group,
     describe_topic,
 )
-from appliance.config.loggers import LOGGERS, ROOT, levels
+from appliance.config.dynamic import log_levels
+from appliance.config.loggers import LOGGERS, ROOT
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
@@ -108,7 +109,7 @@ def _broker_logger(name: str, view: LocalView) -> Entries:
     fault = _logger_fault(name, view.settings.slots)
     if fault is not None:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, fault)
-    found = levels(view.settings.logging.level, view.image.broker_configs.get("", {}))
+    found = log_levels(view.settings, view.image.broker_configs)
     return [
         ConfigEntry(
             name=logger,

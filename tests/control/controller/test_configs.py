@@ -265,3 +265,24 @@ def test_no_setting_of_a_topic_of_delayed_delivery_can_lose_its_records(
         assert refused.value.code == ErrorCode.POLICY_VIOLATION
     with pytest.raises(RejectedRequest):
         plan_alteration(AlteredResource(TOPIC, topic.name, ()), known, replace=True)
+
+
+def test_level_of_a_logger_is_a_setting_of_the_only_broker(instance: Instance) -> None:
+    logger = 8
+    assert alter(instance, altering(logger, "0", netproc="DEBUG", root="WARN")) == [0]
+    assert instance.image.broker_configs["0"] == {"log.level.netproc": "DEBUG", "log.level": "WARN"}
+    removed = AlterConfigs((AlteredResource(logger, "0", (ConfigChange("netproc", None, DELETE),)),))
+    assert alter(instance, removed) == [0]
+    assert instance.image.broker_configs["0"] == {"log.level": "WARN"}
+    wrong = [
+        altering(logger, "0", nothing="INFO"),
+        altering(logger, "0", root="LOUD"),
+        altering(logger, "1", root="INFO"),
+    ]
+    assert [alter(instance, each) for each in wrong] == [
+        [ErrorCode.INVALID_CONFIG],
+        [ErrorCode.INVALID_CONFIG],
+        [ErrorCode.INVALID_REQUEST],
+    ]
+    legacy = AlterConfigs((AlteredResource(logger, "0", (ConfigChange("root", "INFO"),)),), replace=True)
+    assert alter(instance, legacy) == [ErrorCode.INVALID_REQUEST]
