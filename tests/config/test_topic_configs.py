@@ -47,10 +47,17 @@ KAFKA_DEFAULTS = {
 
 
 OWN_DEFAULTS = {
+    "dead.letter.retry.topic": "",
     "decompressed.ratio.max": "32",
     "delivery.delay.enable": "false",
     "delivery.delay.mode": "levels",
     "durability": "page-cache",
+    "retry.dead.letter.topic": "",
+    "retry.enable": "true",
+    "retry.group": "",
+    "retry.levels": "10s,30s,1m,2m,5m,10m",
+    "retry.max": "16",
+    "retry.topic": "",
 }
 
 
