@@ -17,8 +17,10 @@ from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIME
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
+from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.producer import Producer
 from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
 from appliance_client.values import (
@@ -46,14 +48,15 @@ class Consumer:
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._options = options_of(ConsumerOptions, config, options)
-        self._core = Core(
-            self._options, now_s=time.monotonic(), auto_create=self._options.allow_auto_create_topics
-        )
+        may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
+        self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)
         self._lock = self._core.lock = threading.RLock()
         self._consumer = ConsumerCore(self._options, self._core)
         self._news = threading.Condition(self._lock)
         self._consumer.on_news = self._news.notify_all
         self._closed = False
+        retry_topics = self._consumer.retry_topics
+        self._handing_back = None if retry_topics is None else HandBack(self._options, retry_topics, Producer)
         self._woken = False
         self._poller: int | None = None
         self._given: Iterator[ConsumerRecord] = iter(())
@@ -129,6 +132,9 @@ class Consumer:
         most = self._options.max_poll_records if max_records is None else max_records
         records = self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
         interceptors = self._consumer.interceptors
+        if self._handing_back is not None:
+            for each in records.values():
+                self._handing_back.give_to(each)
         return interceptors.consumed(records) if interceptors and records else records
 
     def poll_arrow(
@@ -408,6 +414,8 @@ class Consumer:
                 if self._local is not None:
                     self._local.close()
                 self._news.notify_all()
+            if self._handing_back is not None:
+                self._handing_back.close()
             self._consumer.interceptors.close()
 
     def __enter__(self) -> Self:

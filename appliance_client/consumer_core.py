@@ -16,6 +16,7 @@ from appliance_client.consumer_group import ConsumerGroupMembership
 from appliance_client.core import Core, logger
 from appliance_client.errors import ClientError, IllegalStateError, OptionError
 from appliance_client.fetching import Fetching
+from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
@@ -62,6 +63,7 @@ class ConsumerCore:
         self.fetching = Fetching(options, core, self._committed if self.coordinator is not None else None)
         self.fetching.on_news = self._news
         self.fetching.on_take = self._taking
+        self.retry_topics = RetryTopics(options.group_id or "") if options.retry_topics else None
         self._names: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
@@ -96,6 +98,12 @@ class ConsumerCore:
         names = (topics,) if isinstance(topics, str) else tuple(sorted(set(topics)))
         if bool(names) == (pattern is not None):
             raise OptionError("give topics or a pattern, one of both")
+        if self.retry_topics is not None:
+            if pattern is not None:
+                raise OptionError("retry.topics needs the names of topics, and takes no pattern")
+            added = self.retry_topics.add(names)
+            self.fetching.from_start = frozenset(added)
+            names = tuple(sorted({*names, *added}))
         self._names = names
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener

@@ -20,7 +20,7 @@ import msgspec
 from appliance.cli.client import admin_client, answer_of, asked, consumer, producer, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.protocol import retry_names as names
-from appliance.retries.history import History, Headers, history_of, without_history
+from appliance.retries.history import Headers, History, history_of, without_history
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -70,7 +70,9 @@ class DeadLetterLog:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
         self._bootstrap = bootstrap
-        self._client = consumer(bootstrap, {"enable.partition.eof": True, "isolation.level": "read_committed"})
+        self._client = consumer(
+            bootstrap, {"enable.partition.eof": True, "isolation.level": "read_committed"}
+        )
         self._spans = self._read_spans()
         self._removed: dict[int, set[int]] | None = None
 
@@ -176,8 +178,8 @@ class Replay:
     """Moves dead letters to the retry topic of their group.
 
     A record is first acknowledged there, and moved out of the dead-letter topic then. If the command is interrupted
-    between the two, the next replay sends the record again, and the broker recognizes it: it has the same first place and the same
-    number of replays.
+    between the two, the next replay sends the record again, and the broker recognizes it: it has the same first place
+    and the same number of replays.
     """
 
     def __init__(self, bootstrap: str, log: DeadLetterLog, retry_topic: str) -> None:
@@ -200,14 +202,12 @@ class Replay:
             *zip((names.TOPIC, names.PARTITION, names.OFFSET), place, strict=True),
             (names.REPLAY, 1),
             (names.REPLAYS, history.replays + 1),
-            (names.REASON, history.reason),
-            (names.EXCEPTION, history.exception),
         ]
         if history.timestamp_ms >= 0:
             said.append((names.TIMESTAMP, history.timestamp_ms))
         headers = [
             *without_history(letter.headers),
-            *((name, str(value).encode()) for name, value in said if value != ""),
+            *((name, str(value).encode()) for name, value in said),
         ]
         self._sender.send(self._retry_topic, letter.value, letter.key, headers)
         self._pending.append(letter)
@@ -251,7 +251,12 @@ class _Sender:
         while True:
             try:
                 self._client.produce(
-                    topic, value, key, partition, on_delivery=self._delivered, headers=headers  # type: ignore[arg-type]
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=self._delivered,
+                    headers=headers,  # type: ignore[arg-type]
                 )
             except BufferError:
                 self._client.poll(POLL_S)

@@ -43,7 +43,8 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text}: must be a duration such as 2h, or a time such as 2026-01-31T12:00 (UTC)", param=parameter
+            f"{text}: must be a duration such as 2h, or a time such as 2026-01-31T12:00 (UTC)",
+            param=parameter,
         ) from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -51,9 +52,13 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
 def filter_options(command: F) -> F:
     """The flags that choose dead letters. All of them must hold."""
     for decorate in (
-        click.option("--id", "ids", metavar="ID", multiple=True, help="Only this one, as `list` names it; repeatable."),
         click.option(
-            "--exception", metavar="TEXT", help="Only those whose exception contains TEXT, or its message does."
+            "--id", "ids", metavar="ID", multiple=True, help="Only this one, as `list` names it; repeatable."
+        ),
+        click.option(
+            "--exception",
+            metavar="TEXT",
+            help="Only those whose exception contains TEXT, or its message does.",
         ),
         click.option(
             "--since",
@@ -76,7 +81,11 @@ def filter_options(command: F) -> F:
 
 
 def _chooser(
-    headers: tuple[str, ...], key: str | None, since_ms: int | None, exception: str | None, ids: tuple[str, ...]
+    headers: tuple[str, ...],
+    key: str | None,
+    since_ms: int | None,
+    exception: str | None,
+    ids: tuple[str, ...],
 ) -> Choose:
     wanted = [each.partition("=") for each in headers]
 
@@ -155,7 +164,11 @@ def list_letters(
 def show(*, group: str, topic: str, as_json: bool, bootstrap: str, **filters: Any) -> None:
     """Show dead letters with their value and all headers."""
     found = [
-        {**_row(letter), "value": _text(letter.value), "headers": [[name, _text(value)] for name, value in letter.headers]}
+        {
+            **_row(letter),
+            "value": _text(letter.value),
+            "headers": [[name, _text(value)] for name, value in letter.headers],
+        }
         for letter in _chosen(bootstrap, retries_of(admin_client(bootstrap), group, topic), filters)
     ]
     if as_json:
@@ -177,9 +190,7 @@ def show(*, group: str, topic: str, as_json: bool, bootstrap: str, **filters: An
 @click.option("--dry-run", is_flag=True, help="Only say how many records would be moved.")
 @json_option
 @client_options
-def replay(
-    *, group: str, topic: str, dry_run: bool, as_json: bool, bootstrap: str, **filters: Any
-) -> None:
+def replay(*, group: str, topic: str, dry_run: bool, as_json: bool, bootstrap: str, **filters: Any) -> None:
     """Move dead letters back to the group: each once, and with a count of failures that begins again."""
     retries = retries_of(admin_client(bootstrap), group, topic)
     if not retries.is_enabled:

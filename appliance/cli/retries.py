@@ -200,19 +200,21 @@ def _checked_topic(client: AdminClient, topic: str) -> _Topic:
     )
 
 
-def _refuse_strangers(known: dict[str, dict[str, str]], retry: str, dead: str, group: str, topic: str) -> None:
+def _refuse_strangers(
+    known: dict[str, dict[str, str]], retry: str, dead: str, group: str, topic: str
+) -> None:
     """Raises BrokerError where a topic of this name exists that these retries did not create."""
     found = known.get(retry)
     if found is not None and (found.get(RETRY_GROUP), found.get(RETRY_TOPIC)) != (group, topic):
-        raise BrokerError(f"the topic {retry} exists, and is not the retry topic of the group {group!r} on {topic}")
+        raise BrokerError(
+            f"the topic {retry} exists, and is not the retry topic of the group {group!r} on {topic}"
+        )
     found = known.get(dead)
     if found is not None and found.get(DEAD_LETTER_OF) != retry:
         raise BrokerError(f"the topic {dead} exists, and is not the dead-letter topic of {retry}")
 
 
-def _set_up(
-    client: AdminClient, name: str, like: _Topic, configs: dict[str, str], *, is_there: bool
-) -> None:
+def _set_up(client: AdminClient, name: str, like: _Topic, configs: dict[str, str], *, is_there: bool) -> None:
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     if is_there:
@@ -235,9 +237,7 @@ def _alter(client: AdminClient, name: str, configs: dict[str, str]) -> None:
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     for key, value in configs.items():
-        resource.add_incremental_config(
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        )
+        resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET))
     try:
         answer_of(client.incremental_alter_configs([resource])[resource])
     except BrokerError as fault:

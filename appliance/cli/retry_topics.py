@@ -58,7 +58,9 @@ def topic_configs(client: AdminClient, names: list[str]) -> dict[str, dict[str, 
 
     found: dict[str, dict[str, str]] = {}
     for at in range(0, len(names), TOPICS_AT_ONCE):
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names[at : at + TOPICS_AT_ONCE]]
+        resources = [
+            ConfigResource(ConfigResource.Type.TOPIC, name) for name in names[at : at + TOPICS_AT_ONCE]
+        ]
         pending = asked(lambda resources=resources: client.describe_configs(resources))  # type: ignore[misc]
         for resource, future in pending.items():
             try:

@@ -125,9 +125,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     )
 
 
-def sound(
-    batch: memoryview, rules: Rules, *, needs_mark: bool = True
-) -> tuple[b.BatchHeader, bytes] | None:
+def sound(batch: memoryview, rules: Rules, *, needs_mark: bool = True) -> tuple[b.BatchHeader, bytes] | None:
     """Return the header and the decompressed records; None if there is no mark, or the batch is not sound.
 
     Args:

@@ -142,7 +142,9 @@ def hand_back(batch: memoryview, rules: Rules, retry: RetryRules, *, now_ms: int
     at = 0
     for index in range(header.records_count):
         length, body = read_varint(data, at)
-        if length + OVERHEAD_BYTES + _HEADERS_BYTES + b.HEADER_BYTES > min(RECORD_BYTES_MAX, rules.message_bytes_max):
+        if length + OVERHEAD_BYTES + _HEADERS_BYTES + b.HEADER_BYTES > min(
+            RECORD_BYTES_MAX, rules.message_bytes_max
+        ):
             raise RefusedDelay(
                 index,
                 ErrorCode.MESSAGE_TOO_LARGE,

@@ -3,13 +3,17 @@
 Our own headers (`protocol.retry_names`) come first. What they do not say is taken from those that other libraries
 write: Kafka 4.4's dead letters, Spring, Kafka Connect, Kafka Streams.
 
-| field | ours | Kafka 4.4 | Spring | Connect | Streams |
-|---|---|---|---|---|---|
-| topic, partition, offset | `retry.*` | `__dlq.errors.*` | `kafka_dlt-original-*`, `kafka_original-*` | `__connect.errors.*` | `__streams.errors.*` |
-| timestamp | `retry.timestamp` | ours | `retry_topic-original-timestamp`, `…-original-timestamp` | | |
-| attempts | `retry.attempts` | | `retry_topic-attempts`, minus one | | |
-| exception | `retry.exception` | ours | `kafka_dlt-exception-fqcn` | `….exception.class.name` | `….exception` |
-| reason | `retry.reason` | `….message` | `kafka_dlt-exception-message` | `….exception.message` | `….message` |
+    topic, partition, offset   retry.*           __dlq.errors.*, __connect.errors.*, __streams.errors.*,
+                                                 kafka_dlt-original-*, kafka_original-* (Spring)
+    timestamp                  retry.timestamp   __dlq.errors.timestamp, retry_topic-original-timestamp,
+                                                 kafka_dlt-original-timestamp, kafka_original-timestamp (Spring)
+    attempts                   retry.attempts    retry_topic-attempts (Spring)
+    exception                  retry.exception   __dlq.errors.exception, kafka_dlt-exception-fqcn,
+                                                 kafka_exception-fqcn, __connect.errors.exception.class.name,
+                                                 __streams.errors.exception
+    reason                     retry.reason      __dlq.errors.message, kafka_dlt-exception-message,
+                                                 kafka_exception-message, __connect.errors.exception.message,
+                                                 __streams.errors.message
 
 Spring's numbers are big-endian integers of 4 or 8 bytes, all others are decimal text. Spring counts the delivery that
 is to come, and we count those that have failed. A foreign header that cannot be read counts as missing. One of ours
@@ -158,7 +162,9 @@ def _first(reader: _Reader) -> Place | None:
     topic = reader.text(names.TOPIC)
     partition, offset = reader.number(names.PARTITION), reader.number(names.OFFSET)
     if topic is not None or reader.has(names.PARTITION) or reader.has(names.OFFSET):
-        is_whole = topic and len(topic) <= _NAME_LENGTH_MAX and 0 <= partition <= _PARTITION_MAX and offset >= 0
+        is_whole = (
+            topic and len(topic) <= _NAME_LENGTH_MAX and 0 <= partition <= _PARTITION_MAX and offset >= 0
+        )
         if topic is not None and is_whole:
             return Place(topic, partition, offset)
         if topic is None and 0 <= partition <= _PARTITION_MAX and offset >= 0:
@@ -175,7 +181,12 @@ def _first(reader: _Reader) -> Place | None:
         stem = name.removesuffix("topic")
         number = reader.integer if name in _SPRING else reader.foreign_number
         place = Place(topic, number(f"{stem}partition"), number(f"{stem}offset"))
-        if topic and len(topic) <= _NAME_LENGTH_MAX and 0 <= place.partition <= _PARTITION_MAX and place.offset >= 0:
+        if (
+            topic
+            and len(topic) <= _NAME_LENGTH_MAX
+            and 0 <= place.partition <= _PARTITION_MAX
+            and place.offset >= 0
+        ):
             return place
     return None
 

@@ -57,9 +57,7 @@ class SentAgain:
             self._known.move_to_end(producer)
         batch = origin.producer_epoch, origin.base_sequence
         highest = batches.get(batch)
-        if highest is not None and (
-            waiting.offset <= highest or origin.producer_epoch == HANDED_BACK
-        ):
+        if highest is not None and (waiting.offset <= highest or origin.producer_epoch == HANDED_BACK):
             return True
         batches[batch] = waiting.offset
         if len(batches) > BATCHES:

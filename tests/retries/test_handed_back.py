@@ -74,7 +74,11 @@ def test_a_rejected_record_is_dead_at_once_with_the_consumers_reason() -> None:
 
 def test_what_the_consumer_does_not_say_the_broker_fills_in() -> None:
     said = headers_of(one().waiting(3, 500))
-    assert (said["retry.topic"], said["retry.partition"], said["retry.offset"]) == ("orders.g.retry", "3", "500")
+    assert (said["retry.topic"], said["retry.partition"], said["retry.offset"]) == (
+        "orders.g.retry",
+        "3",
+        "500",
+    )
     assert (said["retry.attempts"], said["retry.group"]) == ("1", "g")
     assert (said["retry.first.failed.timestamp"], said["retry.last.failed.timestamp"]) == (str(NOW_MS),) * 2
     assert headers_of(one(*FIRST[1:]).waiting(0, 1))["retry.topic"] == "orders"
@@ -84,7 +88,9 @@ def test_the_same_delivery_handed_back_twice_is_recognized_and_the_next_one_is_n
     first = one(*FIRST).waiting(0, 500)
     second = one(*FIRST, ("retry.reason", b"another")).waiting(3, 900)
     assert first.origin == second.origin
-    assert (first.topic_id, first.partition) == (second.topic_id, second.partition), "so one forwarder sees both"
+    assert (first.topic_id, first.partition) == (second.topic_id, second.partition), (
+        "so one forwarder sees both"
+    )
     assert first.origin.producer_epoch == HANDED_BACK
     others = [
         again(first).waiting(0, 1),

@@ -22,14 +22,21 @@ def test_without_headers_nothing_is_known() -> None:
 
 
 def test_our_headers_say_where_the_record_was_at_first_and_how_often_it_failed() -> None:
-    history = history_of([*FIRST, ("retry.attempts", b"3"), ("retry.timestamp", b"1234"), ("retry.reason", b"why")])
+    history = history_of(
+        [*FIRST, ("retry.attempts", b"3"), ("retry.timestamp", b"1234"), ("retry.reason", b"why")]
+    )
     assert history.first == Place("orders", 2, 77)
     assert (history.attempts, history.timestamp_ms, history.reason) == (3, 1234, "why")
 
 
 def test_a_header_that_was_added_to_copied_ones_does_not_change_the_first_place_or_lower_the_count() -> None:
     copied = [*FIRST, ("retry.attempts", b"3"), ("retry.reason", b"old")]
-    added = [("retry.topic", b"orders.g.retry"), ("retry.offset", b"1"), ("retry.attempts", b"0"), ("retry.reason", b"new")]
+    added = [
+        ("retry.topic", b"orders.g.retry"),
+        ("retry.offset", b"1"),
+        ("retry.attempts", b"0"),
+        ("retry.reason", b"new"),
+    ]
     history = history_of([*copied, *added])
     assert history.first == Place("orders", 2, 77)
     assert history.attempts == 3
@@ -58,7 +65,9 @@ def test_without_a_topic_the_place_is_one_of_the_topic_that_the_group_retries() 
         ("retry.first.failed.timestamp", b"yesterday"),
     ],
 )
-def test_a_header_of_ours_that_cannot_be_read_is_a_fault_that_names_it(name: str, value: bytes | None) -> None:
+def test_a_header_of_ours_that_cannot_be_read_is_a_fault_that_names_it(
+    name: str, value: bytes | None
+) -> None:
     headers = [(name, value), *(each for each in FIRST if each[0] != name)]
     assert name in history_of(headers).fault
 
@@ -91,13 +100,19 @@ def test_springs_binary_headers_are_understood() -> None:
 
 @pytest.mark.parametrize("prefix", ["__connect.errors.", "__dlq.errors.", "__streams.errors."])
 def test_the_text_headers_of_kafka_are_understood(prefix: str) -> None:
-    history = history_of([(f"{prefix}topic", b"orders"), (f"{prefix}partition", b"2"), (f"{prefix}offset", b"77")])
+    history = history_of(
+        [(f"{prefix}topic", b"orders"), (f"{prefix}partition", b"2"), (f"{prefix}offset", b"77")]
+    )
     assert history.first == Place("orders", 2, 77)
 
 
 def test_a_foreign_header_that_cannot_be_read_counts_as_missing() -> None:
     history = history_of(
-        [("kafka_original-topic", b"orders"), ("kafka_original-partition", b"2"), ("retry_topic-attempts", b"3")]
+        [
+            ("kafka_original-topic", b"orders"),
+            ("kafka_original-partition", b"2"),
+            ("retry_topic-attempts", b"3"),
+        ]
     )
     assert (history.first, history.attempts, history.fault) == (None, 0, "")
 

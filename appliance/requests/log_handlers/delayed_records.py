@@ -166,9 +166,7 @@ class DelayedRecords:
             )
         block.view[: len(division.kept)] = division.kept
         is_exact = rules.is_exact or bool(division.redirected)
-        levels = tuple(
-            self._levels.of(due.wait_ms, is_exact=is_exact) for _, due, _ in division.delayed
-        )
+        levels = tuple(self._levels.of(due.wait_ms, is_exact=is_exact) for _, due, _ in division.delayed)
         return Divided(route, division, levels, block, len(division.kept))
 
     def give(self, divided: Divided) -> None:
@@ -190,9 +188,7 @@ class DelayedRecords:
             if division.redirected:
                 waiting = division.redirected[index].waiting(route.partition, offset)
             else:
-                waiting = Waiting(
-                    route.topic_id, route.partition, offset, due.at_ms, division.origin, record
-                )
+                waiting = Waiting(route.topic_id, route.partition, offset, due.at_ms, division.origin, record)
             where = level, waiting.topic_id, waiting.partition
             by_place.setdefault(where, []).append(waiting.to_record(now_ms))
         return [
@@ -286,7 +282,6 @@ class DelayedRecords:
             configs["delivery.delay.mode"] == "exact",
             self._settings.services.delay_max_ms,
         )
-
 
     def _read_retries(
         self, route: PartitionRoute, configs: Mapping[str, str], topic: TopicRoute
