@@ -59,6 +59,11 @@ class DeadLetter:
         """What the commands call it: `PARTITION-OFFSET`."""
         return f"{self.partition}-{self.offset}"
 
+    @property
+    def is_marker(self) -> bool:
+        """Whether it names dead letters that were moved out, and is none itself."""
+        return any(name == names.REMOVED for name, _ in self.headers)
+
 
 class DeadLetterLog:
     """One dead-letter topic, up to the ends that its partitions had when this was made.
@@ -71,7 +76,12 @@ class DeadLetterLog:
         self.topic = topic
         self._bootstrap = bootstrap
         self._client = consumer(
-            bootstrap, {"enable.partition.eof": True, "isolation.level": "read_committed"}
+            bootstrap,
+            {
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # the next partition waits for the fetch of the one before
+                "isolation.level": "read_committed",
+            },
         )
         self._spans = self._read_spans()
         self._removed: dict[int, set[int]] | None = None
@@ -98,34 +108,23 @@ class DeadLetterLog:
     def __iter__(self) -> Iterator[DeadLetter]:
         """Yield the dead letters that were not moved out, by partition and offset. Reads the topic twice."""
         removed = self._read_removed()
-        for message in self._messages():
-            headers = tuple(message.headers() or ())
-            partition, offset = message.partition(), message.offset()
-            if _is_marker(headers) or offset in removed.get(partition, ()):
-                continue
-            yield DeadLetter(
-                partition,
-                offset,
-                message.timestamp()[1],
-                message.key(),
-                message.value(),
-                headers,
-                history_of(headers),
-            )
+        for found in self._messages():
+            if not found.is_marker and found.offset not in removed.get(found.partition, ()):
+                yield found
 
     def _read_removed(self) -> dict[int, set[int]]:
         if self._removed is None:
             self._removed = {}
-            for message in self._messages():
-                if not _is_marker(message.headers() or ()):
+            for found in self._messages():
+                if not found.is_marker:
                     continue
-                start, end = self._spans[message.partition()]
-                for low, high in _ranges_of(message.value()):
+                start, end = self._spans[found.partition]
+                for low, high in _ranges_of(found.value):
                     offsets = range(max(low, start), min(high + 1, end))
-                    self._removed.setdefault(message.partition(), set()).update(offsets)
+                    self._removed.setdefault(found.partition, set()).update(offsets)
         return self._removed
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[DeadLetter]:
         from confluent_kafka import TopicPartition
 
         client = self._client
@@ -133,7 +132,17 @@ class DeadLetterLog:
             if start >= end:
                 continue
             client.assign([TopicPartition(self.topic, partition, start)])
-            yield from _read(client, end)
+            for message in _read(client, end):
+                headers: Any = tuple(message.headers() or ())
+                yield DeadLetter(
+                    partition,
+                    message.offset() or 0,
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                    headers,
+                    history_of(headers),
+                )
         client.unassign()
 
     # Moving out
@@ -272,10 +281,6 @@ class _Sender:
             raise BrokerError(f"{left} records were not acknowledged within {STALL_S:.0f} s")
 
 
-def _is_marker(headers: Iterable[tuple[str, Any]]) -> bool:
-    return any(name == names.REMOVED for name, _ in headers)
-
-
 def _ranges_of(value: bytes | None) -> list[tuple[int, int]]:
     """Return what a marker names; nothing of one that cannot be read."""
     try:
@@ -303,20 +308,23 @@ def _read(client: Consumer, end: int) -> Iterator[Message]:
     """
     until_s = time.monotonic() + STALL_S
     while True:
-        for message in asked(lambda: client.consume(BATCH, POLL_S)):
-            error = message.error()
-            if error is not None:
-                if error.code() == _END_OF_PARTITION:
-                    return
-                if error.fatal() or not error.retriable():
-                    raise BrokerError(refusal(error))
-                continue
-            until_s = time.monotonic() + STALL_S
+        message = asked(lambda: client.poll(POLL_S))
+        if message is None:
+            if time.monotonic() > until_s:
+                raise BrokerError(f"no record came within {STALL_S:.0f} s")
+            continue
+        error = message.error()
+        if error is None:
             if (message.offset() or 0) >= end:
                 return
+            until_s = time.monotonic() + STALL_S
             yield message
-        if time.monotonic() > until_s:
-            raise BrokerError(f"no record came within {STALL_S:.0f} s")
+            if (message.offset() or 0) == end - 1:
+                return
+        elif error.code() == _END_OF_PARTITION:
+            return
+        elif error.fatal() or not error.retriable():
+            raise BrokerError(refusal(error))
 
 
 Choose = Callable[[DeadLetter], bool]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.client import admin_client, answer_of, asked, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, duration_ms
 from appliance.cli.output import json_option, print_json, print_table
@@ -100,6 +100,12 @@ def enable(
     # The dead-letter topic first: without it, dead records would come again.
     _set_up(client, dead, found, dead_configs, is_there=dead in existing)
     _set_up(client, retry, found, retry_configs, is_there=retry in existing)
+    if retry not in existing and (fault := _begin_at_start(client, group, retry, found.partitions)):
+        click.echo(
+            f"note: set auto.offset.reset=earliest for the consumers of {group}, so that they do not miss the first "
+            f"records of {retry}. The command cannot set their offsets: {fault}",
+            err=True,
+        )
     if as_json:
         print_json(retries_of(client, group, topic).as_json())
         return
@@ -226,6 +232,27 @@ def _set_up(client: AdminClient, name: str, like: _Topic, configs: dict[str, str
         answer_of(pending[name])
     except BrokerError as fault:
         raise BrokerError(f"{name}: {fault}") from fault
+
+
+def _begin_at_start(client: AdminClient, group: str, retry: str, partitions: int) -> str:
+    """Commit the start of the retry topic for the group, because by default consumers begin at the end.
+
+    Returns why it is not possible, for example because the group has members; "" if it is.
+    """
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    places = [TopicPartition(retry, partition, 0) for partition in range(partitions)]
+    pending = asked(
+        lambda: client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_TIMEOUT_S
+        )
+    )
+    try:
+        altered = answer_of(pending[group])
+    except BrokerError as fault:
+        return str(fault)
+    refused = [each.error for each in altered.topic_partitions if each.error is not None]
+    return refusal(refused[0]) if refused else ""
 
 
 def _alter(client: AdminClient, name: str, configs: dict[str, str]) -> None:
