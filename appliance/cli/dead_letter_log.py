@@ -5,7 +5,7 @@ partition, with the header `__dlq.removed`. Its value names the offsets, as rang
 
     {"v": 1, "removed": [[3, 3], [7, 12]]}
 
-What lies before the first dead letter that is left is then deleted from the log.
+Then everything up to the first dead letter that is left is deleted from the log.
 """
 
 from __future__ import annotations

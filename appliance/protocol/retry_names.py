@@ -5,7 +5,6 @@ Consumers, the broker and the native client share them. All values are text; num
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
 
@@ -69,5 +68,7 @@ def _name(group: str, topic: str, end: str) -> str:
     name = f"{topic}.{group}{end}"
     if _PLAIN_GROUP.fullmatch(group) and len(name) <= _NAME_LENGTH_MAX:
         return name
-    digest = hashlib.sha256(f"{len(topic)}:{topic}{group}".encode()).hexdigest()[:16]
+    from hashlib import sha256  # brings OpenSSL, and few groups have such names
+
+    digest = sha256(f"{len(topic)}:{topic}{group}".encode()).hexdigest()[:16]
     return f"{topic[:180]}.{_ILLEGAL.sub('_', group)[:32]}-{digest}{end}"

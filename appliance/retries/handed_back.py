@@ -14,7 +14,6 @@ The targets come from the settings of topics only (`rules`), whatever the header
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final, NamedTuple
 
 from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, kept_batch, sound
@@ -189,5 +188,7 @@ def _why_dead(history: History, attempts: int, rules: RetryRules) -> str:
 
 def _identity(first: Place, replays: int) -> int:
     """Return a number from 0 to 2^63 - 1 that two records share only if they have the same first place."""
+    from hashlib import blake2b  # brings OpenSSL, and few instances have retries
+
     said = f"{first.topic}\0{first.partition}\0{first.offset}\0{replays}".encode()
-    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "big") >> 1
+    return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") >> 1
