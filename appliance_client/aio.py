@@ -26,6 +26,7 @@ from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
+from appliance_client.deaths import REASON
 from appliance_client.errors import (
     BufferFullError,
     ClientError,
@@ -342,8 +343,7 @@ class Consumer:
         records = await self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
-            for each in records.values():
-                self._handing_back.give_to(each)
+            records = await self._for_retry(records, self._handing_back)
         return interceptors.consumed(records) if interceptors and records else records
 
     async def poll_arrow(
@@ -381,6 +381,22 @@ class Consumer:
         return ColumnsReader(
             self._consumer.fetching, nullcontext(), check_crcs=self._options.check_crcs
         ), SCHEMA
+
+    async def _for_retry(self, records: Records, handing_back: AsyncHandBack) -> Records:
+        """As `appliance_client.Consumer._for_retry`."""
+        for each in records.values():
+            handing_back.give_to(each)
+        plan = self._consumer.plan(records)
+        if plan is None:
+            return records
+        for record in plan.dead:
+            try:
+                await record.dead(REASON)
+            except ClientError:
+                self._consumer.go_on(TopicPartition(record.topic, record.partition), record.offset)
+                raise
+        await self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        return plan.given
 
     async def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:
         """What `take` gives, as soon as that is something; None after `timeout_ms`."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
+from appliance_client.deaths import REASON
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
 from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
@@ -133,8 +134,7 @@ class Consumer:
         records = self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
-            for each in records.values():
-                self._handing_back.give_to(each)
+            records = self._for_retry(records, self._handing_back)
         return interceptors.consumed(records) if interceptors and records else records
 
     def poll_arrow(
@@ -173,6 +173,25 @@ class Consumer:
     def default_timeout_s(self) -> float:
         """`default.api.timeout.ms`."""
         return self._options.default_api_timeout_ms / 1000
+
+    def _for_retry(self, records: Records, handing_back: HandBack) -> Records:
+        """Give the records their methods, and keep back those that kill consumers (`deaths`)."""
+        for each in records.values():
+            handing_back.give_to(each)
+        with self._lock:
+            plan = self._consumer.plan(records)
+        if plan is None:
+            return records
+        for record in plan.dead:
+            try:
+                record.dead(REASON)
+            except ClientError:
+                place = TopicPartition(record.topic, record.partition)
+                self._change(lambda place=place, at=record.offset: self._consumer.go_on(place, at))  # type: ignore[misc]
+                raise
+        self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        self._io.ring()
+        return plan.given
 
     def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:
         """What `take` gives, as soon as that is something; None after `timeout_ms`."""

@@ -93,7 +93,10 @@ class RetryTopics:
 
 
 class _Making:
-    """Makes the producer, and what it is to send."""
+    """Makes the producer, and what it is to send.
+
+    `deaths` is there if the consumer commits by itself: only then it is known what was processed.
+    """
 
     __slots__ = ("_make", "_options", "_producer", "_topics")
 

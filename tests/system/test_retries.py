@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -430,3 +434,54 @@ def test_a_group_with_any_name_has_its_own_topics(broker: Appliance) -> None:
     assert [each.value() for each in read(broker, other, 1)] == [b"x"]
     assert read(broker, retry, 0, more_s=0.3) == []
     assert {"g", "Gruppe ä.1"} <= {each["group"] for each in listed(broker, "retries", "list")}
+
+
+KILLED = """
+import os, sys
+from appliance_client import Consumer
+
+address, topic, process = sys.argv[1:]
+with Consumer(
+    topic, bootstrap_servers=address, group_id="g", group_instance_id="one", auto_offset_reset="earliest",
+    retry_topics=True,
+) as consumer:
+    for record in consumer:
+        if record.value == b"kill":
+            os.kill(os.getpid(), 9)
+        with open(process, "ab") as processed:
+            processed.write(record.value + b"\\n")
+        if record.value == b"last":
+            break
+"""
+
+
+def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_the_rest_is_processed(
+    broker: Appliance, tmp_path: Path
+) -> None:
+    create(broker, "kills")
+    client = producer(broker)
+    for value in (
+        *(b"%d" % number for number in range(10)),
+        b"kill",
+        *(b"%d" % number for number in range(10, 15)),
+    ):
+        sent(client, "kills", value, partition=0)
+    sent(client, "kills", b"last", partition=0)
+    deaths = 0
+    while True:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, broker.address, "kills", str(tmp_path / "processed")],
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+        deaths += 1
+        assert deaths <= 5
+    (dead,) = read(broker, "kills.g.dlq", 1)
+    assert dead.value() == b"kill"
+    assert "died" in headers_of(dead)["__dlq.errors.message"]
+    processed = (tmp_path / "processed").read_bytes().split()
+    assert set(processed) == {*(b"%d" % number for number in range(15)), b"last"}
+    assert processed.count(b"last") == 1
