@@ -41,12 +41,12 @@ class Mark(NamedTuple):
 
     is_alone: bool
     offset: int
-    count: int
+    times: int
 
     def committed(self) -> OffsetAndMetadata:
         """Return the commit that carries it."""
         kind = "alone" if self.is_alone else "given"
-        return OffsetAndMetadata(self.offset, f"{kind}:{self.offset}:{self.count}")
+        return OffsetAndMetadata(self.offset, f"{kind}:{self.offset}:{self.times}")
 
 
 def mark_of(text: str | None) -> Mark | None:
@@ -109,7 +109,7 @@ class Deaths:
             partition.has_begun = True
             count = 1
             if before is not None and not before.is_alone and before.offset == first.offset:
-                count = before.count + 1
+                count = before.times + 1
             if count > TOGETHER_MAX or (before is not None and before.is_alone):
                 partition.alone_until_s = now_s + ALONE_S
             else:
@@ -120,7 +120,7 @@ class Deaths:
             plan.given[place] = records
             return
         plan.next_offsets[place] = first.offset + 1
-        count = before.count + 1 if before is not None and before == (True, first.offset, before.count) else 1
+        count = before.times + 1 if before is not None and before == (True, first.offset, before.times) else 1
         if count > ALONE_MAX:
             partition.alone_until_s = None
             plan.dead.append(first)
