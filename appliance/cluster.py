@@ -13,11 +13,27 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 AUDIT_LOG = "__audit_log"
 """Where the auditor appends the entries of the audit journal, if it is to."""
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", AUDIT_LOG})
+MESSAGE_AUDIT = "__audit"
+"""The counts and findings of the message audit. It has nothing to do with AUDIT_LOG."""
+MESSAGE_AUDIT_STATE = "__audit_state"
+TRACE = "__trace"
+"""The steps of traced records."""
+TRACE_STATE = "__trace_state"
+OBSERVATIONS = "__observations"
+"""What network processes have seen of audited and traced topics: who appended and fetched which offsets."""
+OBSERVING_TOPICS = frozenset({MESSAGE_AUDIT, MESSAGE_AUDIT_STATE, TRACE, TRACE_STATE, OBSERVATIONS})
+"""Topics that the services processes create for audit and trace."""
+INTERNAL_TOPICS = (
+    frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", AUDIT_LOG}) | OBSERVING_TOPICS
+)
 DELAYED_PREFIX = "__delayed_"
 """Topics in which delayed records wait, one for each level; and the one below."""
 DELAYED_STATE = "__delayed_state"
 """Where the services process keeps how far it has delivered."""
+DELAYED_TRANSACTIONS = "__delayed_transactions"
+"""Where delayed records wait until their transaction has ended."""
+DELAYED_CANCELS = "__delayed_cancels"
+"""What cancels delayed records."""
 
 TOPIC_NAME_LENGTH_MAX = 249
 

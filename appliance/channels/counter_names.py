@@ -33,6 +33,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_transactional_ids",
         "owed_transactions",
         "markers",
+        "open_transactions",
+        "timed_out_transactions",
     ),
     "purgatory": (
         "waiting",
@@ -45,13 +47,27 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
-    "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
+    "metrics": (
+        "refused_requests",
+        "ended_connections",
+        "group_rounds",
+        "failed_group_rounds",
+        "age_looks",
+    ),
+    "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
         "delivered_records",
         "waiting_deliveries",
         "repeated_records",
         "dropped_records",
+        "cancelled_records",
         "unread_records",
+        "audited_records",
+        "lost_observations",
+        "unaudited_commits",
+        "traced_records",
+        "untraced_records",
+        "dropped_steps",
     ),
     "netproc": (
         "watched_partitions",
@@ -60,6 +76,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "throttled_answers",
         "throttled_sessions",
         "forgotten_budgets",
+        "throttled_ms",
     ),
     "ioproc": (
         "failed_log_dirs_bits",
@@ -86,6 +103,9 @@ BOUNDS: Final[Mapping[str, str]] = {
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
     "dropped_records": "delayed records could not be delivered and were dropped: see the log of the services process",
+    "untraced_records": "records were not traced, because too many in a second ask for it: see docs/trace.md",
+    "dropped_steps": "steps of traces were not sent to trace.otlp.endpoint: see the log of the services process",
+    "unaudited_commits": "commits were not audited, because a partition has more groups than the audit can follow",
     "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""

@@ -17,11 +17,11 @@ import msgspec
 
 from appliance.control.coordinator.group.consumer_records import read_change
 from appliance.control.coordinator.group.group_metadata_record import GROUP_METADATA_KEY, read_value
-from appliance.control.coordinator.offsets.offset_records import OFFSET_KEYS, parse_key, parse_value
 from appliance.control.coordinator.transaction.transaction_record import read_transaction_record
 from appliance.control.coordinator.transaction.transaction_state import STATES
 from appliance.errors import ApplianceError
 from appliance.protocol.primitives import Cursor
+from appliance.protocol.records.offset_records import OFFSET_KEYS, parse_key, parse_value
 
 Decoded: TypeAlias = dict[str, Any]
 """What a record says, by names. `deleted`: it is a tombstone."""

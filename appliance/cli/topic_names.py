@@ -17,9 +17,14 @@ INTERNAL_TOPICS: Final = frozenset(
         "__share_group_state",
         "__cluster_metadata",
         "__audit_log",
+        "__audit",
+        "__audit_state",
+        "__trace",
+        "__trace_state",
+        "__observations",
     }
 )
-"""Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`; the last one is the appliance's."""
+"""Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`; from `__audit_log` on the appliance's."""
 DELAYED_PREFIX: Final = "__delayed_"
 """Names of the appliance's internal topics for delayed records begin so."""
 

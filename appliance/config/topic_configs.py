@@ -74,6 +74,33 @@ BOOLEAN, DOUBLE, INT, LIST, LONG, STRING = (
 
 _DECLARATIONS: Final = (
     _topic(
+        "audit.bucket.ms",
+        LONG,
+        60_000,
+        "Length of a time bucket of the message audit. Kafka has no such setting.",
+        unit="ms",
+        minimum=1_000,
+        maximum=_DAY_MS,
+        effect=_NOW,
+    ),
+    _topic(
+        "audit.enable",
+        BOOLEAN,
+        False,
+        "Whether the message audit counts the records of the topic: what came in and what went out, by client, group "
+        "and time bucket. It requires services.processes. See docs/message-audit.md. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "audit.headers",
+        BOOLEAN,
+        False,
+        "Whether the message audit reads the headers `audit.id` and `audit.time` of each record. With them it names "
+        "missing and repeated records. Without this setting it reads only the headers of batches, which costs less. "
+        "Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "cleanup.policy",
         LIST,
         ("delete",),
@@ -489,6 +516,24 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "trace.enable",
+        BOOLEAN,
+        False,
+        "Whether the broker traces records that have a header `traceparent` whose flags say `sampled`. It requires "
+        "services.processes. See docs/trace.md. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "trace.sample",
+        INT,
+        0,
+        "With trace.enable, the broker also traces the records of one in this number of keys. 0 means only those with "
+        "a header. Kafka has no such setting.",
+        minimum=0,
+        maximum=1_000_000_000,
+        effect=_NOW,
+    ),
+    _topic(
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
@@ -551,7 +596,7 @@ def validate_topic_configs(
 
     Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
     `defaults` are what counts where `configs` say nothing: see `topic_defaults`. `can_delay`: there are services
-    processes, which delayed delivery needs.
+    processes, which delayed delivery, audit and trace need.
 
     Raises:
         ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
@@ -577,6 +622,9 @@ def validate_topic_configs(
         raise ConfigurationError(
             "delivery.delay.enable = 'true': start the appliance with services.processes = 1"
         )
+    for name in ("audit.enable", "trace.enable"):
+        if parsed.get(name) and not can_delay:
+            raise ConfigurationError(f"{name} = 'true': start the appliance with services.processes = 1")
     for name in COMPACTION_LAGS:
         parsed.setdefault(
             name, TOPIC_CONFIGS[name].parse((defaults or {}).get(name, TOPIC_CONFIGS[name].default))

@@ -1,4 +1,4 @@
-"""Reading the batches of a segment in chunks, for those who read all of it: the cleaner.
+"""Reading the batches of a segment in chunks, for those who read all of it (the cleaner, services), or their headers.
 
 Only reads: the file is opened for reading, and let go when the reader is done. Bytes are believed no further than
 their checksum; what is no batch, or fails its checksum, is a corrupt file.
@@ -85,6 +85,38 @@ def read_chunks(
                 return
             yield Chunk(data, batches)
             position += batches[-1].end
+    finally:
+        os.close(descriptor)
+
+
+def read_headers(path: Path, position: int, end: int, *, count_max: int) -> Iterator[Header]:
+    """The headers of the batches in [position, end) of a segment's file, at most `count_max`.
+
+    Zeros end them, and so does a batch that reaches over `end`. Checksums cover the records, too, and are not checked.
+
+    Raises:
+        CorruptFile: bytes that are no header.
+        SegmentGone, StorageFault: the file cannot be read.
+    """
+    descriptor = open_to_read(path)
+    try:
+        for _ in range(count_max):
+            if end - position < HEADER_BYTES:
+                return
+            with storage_faults(path):
+                data = os.pread(descriptor, HEADER_BYTES, position)
+            if len(data) < HEADER_BYTES:
+                return
+            header: Header = HEADER.unpack(data)
+            size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+            if header[H_BATCH_LENGTH] == 0 and header[H_BASE_OFFSET] == 0:
+                return
+            if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                raise CorruptFile(f"{path} holds no batch at position {position}")
+            if size_bytes > end - position:
+                return
+            yield header
+            position += size_bytes
     finally:
         os.close(descriptor)
 

@@ -44,6 +44,7 @@ from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.meter import Meter
+from appliance.requests.observer import Observer
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.reauthentications import Reauthentications
 from appliance.requests.rights import Rights
@@ -143,6 +144,7 @@ class Apis:
                 clock=clock,
                 bells=attachment.services_bells(),
                 timers=timers,
+                questions=questions,
             ),
             rights=rights,
             auditing=auditing,
@@ -232,9 +234,13 @@ class Apis:
                     )
 
     def set_traffic(self, traffic: Traffic) -> None:
-        """Count requests for the metrics process. Call it before the first request."""
+        """Count requests from now on, for the metrics process or for the log."""
         self._traffic = self._produce.traffic = traffic
         self._fetch.set_traffic(traffic)
+
+    def set_observer(self, observer: Observer) -> None:
+        """Observe audited and traced topics. Call it before the first request."""
+        self._produce.observer = self._fetch.observer = observer
 
     def set_meter(self, meter: Meter | None) -> None:
         """Count what clients use from now on, or do not."""

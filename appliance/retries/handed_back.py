@@ -155,7 +155,8 @@ def hand_back(batch: memoryview, rules: Rules, retry: RetryRules, *, now_ms: int
         kept_batch(header, [], max_timestamp_ms=b.NO_TIMESTAMP, now_ms=now_ms),
         [(index, each.due, each.record) for index, each in enumerate(handed_back)],
         Origin(header.producer_id, header.producer_epoch, header.base_sequence),
-        tuple(handed_back),
+        is_transactional=False,
+        redirected=tuple(handed_back),
     )
 
 

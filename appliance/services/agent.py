@@ -25,7 +25,10 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.process.agent import AgentProcess
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder, State
+from appliance.services.deliveries import Counts
+from appliance.services.forwarder import Forwarder, State
+from appliance.services.observers import Observers
+from appliance.services.state_log import PAUSE_MS
 
 CLOCK_LOOK_MS: Final = 1_000
 COMPLAINT_INTERVAL_MS: Final = 10_000
@@ -53,6 +56,7 @@ class ServicesAgent:
         self._counts = Counts()
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
         self._forwarders: dict[int, Forwarder] = {}
+        self._observers = Observers(process, self._logs) if process.role.index == 0 else None
         self._is_creating = False
         self._running = True
         self._until_ns = 0
@@ -67,6 +71,8 @@ class ServicesAgent:
             self.turn()
         for forwarder in self._forwarders.values():
             forwarder.stop()
+        if self._observers is not None:
+            self._observers.stop()
         process.stopping()
         while not all(each.is_at_rest for each in self._forwarders.values()):
             if self._clock.monotonic_ns() >= self._until_ns:
@@ -91,6 +97,8 @@ class ServicesAgent:
         self._is_creating = self._topics.create_missing(self._controller)
         for forwarder in self._forwarders.values():
             forwarder.turn()
+        if self._observers is not None:
+            self._observers.turn(self._controller)
         self._logs.publish()
 
     def _find_forwarders(self) -> None:
@@ -117,6 +125,8 @@ class ServicesAgent:
         looks = [
             each for forwarder in self._forwarders.values() if (each := forwarder.next_look_ms()) is not None
         ]
+        if self._observers is not None and (look_ms := self._observers.next_look_ms()) is not None:
+            looks.append(look_ms)
         if self._is_creating or not self._topics.has_image:
             looks.append(PAUSE_MS)
         return min(*looks, CLOCK_LOOK_MS) if looks else None
@@ -129,7 +139,9 @@ class ServicesAgent:
             "waiting_deliveries": sum(each[0] for each in statistics),
             "repeated_records": sum(each[1] for each in statistics),
             "dropped_records": self._counts.dropped,
+            "cancelled_records": self._counts.cancelled,
             "unread_records": sum(each[2] for each in statistics),
+            **({} if self._observers is None else self._observers.counters()),
         }
 
     @property

@@ -13,11 +13,11 @@ from appliance.cluster import TopicPartition
 from appliance.control.coordinator.group.consumer_records import GroupEpochChange, record_of
 from appliance.control.coordinator.group.group_metadata_record import GroupMetadata
 from appliance.control.coordinator.group.group_metadata_record import record as group_record
-from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.transaction.transaction import Transaction
 from appliance.control.coordinator.transaction.transaction_record import tombstone, transaction_record
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
+from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record as LogRecord
 from appliance.protocol.records.record import encode_batch
 from tests.cli.command import appliance

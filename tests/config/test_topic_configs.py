@@ -47,6 +47,9 @@ KAFKA_DEFAULTS = {
 
 
 OWN_DEFAULTS = {
+    "audit.bucket.ms": "60000",
+    "audit.enable": "false",
+    "audit.headers": "false",
     "dead.letter.retry.topic": "",
     "decompressed.ratio.max": "32",
     "delivery.delay.enable": "false",
@@ -58,6 +61,8 @@ OWN_DEFAULTS = {
     "retry.levels": "10s,30s,1m,2m,5m,10m",
     "retry.max": "16",
     "retry.topic": "",
+    "trace.enable": "false",
+    "trace.sample": "0",
 }
 
 

@@ -21,7 +21,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
@@ -43,6 +42,7 @@ from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRe
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
+from appliance.protocol.records.offset_records import offset_key
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+from urllib.parse import urlsplit
 
 from appliance.config.declaration import ConfigType
 from appliance.config.option import check_fields, option
@@ -27,8 +28,9 @@ class ServicesSettings:
         unit="processes",
         minimum=0,
         maximum=64,
-        doc="Number of services processes. They deliver delayed records. With 0, no topic can have "
-        "delivery.delay.enable. See docs/delayed-delivery.md.",
+        doc="Number of services processes. They deliver delayed records, and the first one audits and traces. "
+        "With 0, no topic can have delivery.delay.enable, audit.enable or trace.enable. See docs/delayed-delivery.md, "
+        "docs/message-audit.md and docs/trace.md.",
     )
     delay_levels: tuple[str, ...] = option(
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
@@ -60,12 +62,38 @@ class ServicesSettings:
         doc="How far in the future a delayed record can be due. The broker refuses a record that is due later.",
     )
 
+    trace_otlp_endpoint: str = option(
+        "",
+        "trace.otlp.endpoint",
+        doc="URL of a collector that takes OpenTelemetry spans over HTTP, such as http://127.0.0.1:4318. The services "
+        "process sends the steps of traced records to URL/v1/traces. If the collector does not answer, spans are "
+        "dropped. Empty means that nothing is sent.",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
+        check_endpoint(self.trace_otlp_endpoint)
         if not self.delay_levels:
             raise ConfigurationError("delivery.delay.levels must not be empty")
         level_delays_ms("delivery.delay.levels", self.delay_levels)
         level_delays_ms("delivery.delay.exact.levels", self.delay_exact_levels)
+
+
+def check_endpoint(url: str) -> None:
+    """Raises ConfigurationError where the URL of a collector is neither empty nor http(s) with a host."""
+    if not url:
+        return
+    try:
+        found = urlsplit(url)
+        _ = found.port
+    except ValueError as fault:
+        raise ConfigurationError(f"trace.otlp.endpoint = {url!r}: {fault}") from None
+    if found.scheme not in ("http", "https") or not found.hostname:
+        raise ConfigurationError(
+            f"trace.otlp.endpoint = {url!r}: must be a URL such as http://127.0.0.1:4318"
+        )
+    if found.query or found.fragment or found.username is not None:
+        raise ConfigurationError(f"trace.otlp.endpoint = {url!r}: must have no user, query or fragment")
 
 
 def level_delays_ms(option_name: str, names: Sequence[str]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import DELAYED_PREFIX, TopicImage, is_internal, topic_name_fault
+from appliance.cluster import DELAYED_PREFIX, OBSERVING_TOPICS, TopicImage, is_internal, topic_name_fault
 from appliance.config import BrokerSettings, validate_topic_configs
 from appliance.control.controller.placement import (
     InvalidAssignment,
@@ -119,6 +119,11 @@ def plan_topic(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{wanted.name}' is internal; the services process creates the topics of delayed records.",
         )
+    if wanted.name in OBSERVING_TOPICS and not by_services:
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{wanted.name}' is internal; the services process creates the topics of audit and trace.",
+        )
     by_hand = bool(wanted.assignments)
     replicas = _by_hand(wanted, existing) if by_hand else _by_count(wanted, existing, topic_id, broker)
     try:
@@ -143,6 +148,10 @@ def plan_growth(wanted: CreatePartitions, existing: Existing, *, request_left: i
         raise RejectedRequest(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic '{topic.name}' is internal; with another number of partitions, delayed records would be lost.",
+        )
+    if topic.name in OBSERVING_TOPICS:
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' is internal; it has one partition."
         )
     there = len(topic.partitions)
     if wanted.count < there:

@@ -27,7 +27,6 @@ from appliance.config import GroupSettings, Settings
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, parse_key, parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
 from appliance.control.coordinator.runtime.effects import Append, Effects, Producer, Record
 from appliance.control.coordinator.runtime.runtime import Share, TopicShards
@@ -42,6 +41,7 @@ from appliance.protocol.group_partition import group_partition
 from appliance.protocol.primitives import NO_UUID
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.control import EndTransactionMarker
+from appliance.protocol.records.offset_records import KEY_TYPE_BYTES, parse_key, parse_value
 
 if TYPE_CHECKING:
     from appliance.control.coordinator.runtime.record_block import RecordBlock

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import DELAYED_STATE, INTERNAL_TOPICS, PartitionImage, TopicImage
+from appliance.cluster import DELAYED_STATE, INTERNAL_TOPICS, OBSERVING_TOPICS, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
 from appliance.control.controller.topic_commands import (
     Existing,
@@ -186,8 +186,16 @@ def test_only_the_services_process_creates_topics_of_delayed_records(name: str) 
     assert made.partition_count == 4
 
 
-def test_a_topic_has_delayed_delivery_only_if_there_are_services_processes() -> None:
-    wanted = NewTopic("t", configs={"delivery.delay.enable": "true"})
+@pytest.mark.parametrize("name", sorted(OBSERVING_TOPICS))
+def test_only_a_services_process_creates_the_topics_of_audit_and_trace(name: str) -> None:
+    with pytest.raises(RejectedRequest, match="internal") as refused:
+        planned(NewTopic(name, partitions=1), existing())
+    assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("setting", ["delivery.delay.enable", "audit.enable", "trace.enable"])
+def test_a_topic_has_services_only_if_there_are_services_processes(setting: str) -> None:
+    wanted = NewTopic("t", configs={setting: "true"})
     planned(wanted, existing())
     with pytest.raises(RejectedRequest, match=r"services\.processes") as refused:
         plan_topic(

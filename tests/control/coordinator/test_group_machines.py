@@ -12,16 +12,16 @@ import pytest
 from appliance.cluster import CONSUMER_OFFSETS
 from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import (
+from appliance.control.coordinator.runtime.effects import Append, Effects, Producer, Record
+from appliance.control.coordinator.runtime.runtime import Share
+from appliance.control.coordinator.transaction.effects import Marker
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.offset_records import (
     CommittedOffset,
     encode_value,
     offset_key,
     parse_key,
 )
-from appliance.control.coordinator.runtime.effects import Append, Effects, Producer, Record
-from appliance.control.coordinator.runtime.runtime import Share
-from appliance.control.coordinator.transaction.effects import Marker
-from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.runtime.host import Host
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.offsets.offset_records import offset_key
+from appliance.protocol.records.offset_records import offset_key
 
 Change = tuple[str, str, int, bytes | None]
 CHANGES = st.lists(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.control.coordinator.offsets.offset_records import (
+from appliance.errors import CorruptFile
+from appliance.protocol.records.offset_records import (
     CommittedOffset,
     OffsetKey,
     encode_value,
@@ -18,7 +19,6 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_value,
     suffix,
 )
-from appliance.errors import CorruptFile
 
 TOPIC_ID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 NAMES = st.text(max_size=40)

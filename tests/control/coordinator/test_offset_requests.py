@@ -12,7 +12,6 @@ from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
 from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
-from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
 from appliance.protocol.apis.offset_delete import (
     OffsetDeletePartition,
     OffsetDeleteRequest,
@@ -26,6 +25,7 @@ from appliance.protocol.apis.offset_fetch import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import CommitRequest
+from appliance.protocol.records.offset_records import CommittedOffset, encode_value, parse_key
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -132,6 +132,18 @@ def test_fetch_tells_offset_epoch_and_metadata_and_minus_one_for_what_was_never_
         for p in group.topics[0].partitions
     ]
     assert told == [(0, -1, "", -1, 0), (1, 7, "note", 3, 0)]
+
+
+def test_fetch_tells_the_time_of_a_commit_to_those_who_ask_for_it() -> None:
+    _, book = planned(commit("t", (1, 7, "note")))
+    for asked in (False, True):
+        for topics in (None, (OffsetFetchTopic("t", partition_indexes=(1,)),)):
+            request = OffsetFetchRequest(groups=(OffsetFetchGroup("g", topics),), with_commit_times=asked)
+            elements, make = fetch_offsets(
+                request, 9, topics=KnownTopics(), check=lambda _: 0, book_of=lambda _: book
+            )
+            ((topic,),) = (group.topics for group in make(tuple(elements)).groups)
+            assert [each.commit_time_ms for each in topic.partitions] == [NOW_MS if asked else -1]
 
 
 def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:

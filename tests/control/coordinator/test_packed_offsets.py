@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import ValueEncoder
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets, all_end_with, with_all
+from appliance.protocol.records.offset_records import ValueEncoder
 
 OFFSETS = st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from((b"aa", b"bb", b"cc", b"longer"))), min_size=1, max_size=30

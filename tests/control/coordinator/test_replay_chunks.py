@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets import offset_replay as replay_module
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.control.coordinator.offsets.offset_replay import COMPARED_BYTES_MAX, ROW_MIN, replay_block
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
 from appliance.control.coordinator.runtime.record_block import RecordBlock
@@ -20,6 +19,7 @@ from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
+from appliance.protocol.records.offset_records import offset_key
 from tests.control.coordinator.runtime.toy import ToyMachine
 
 Record = tuple[bytes, bytes | None]

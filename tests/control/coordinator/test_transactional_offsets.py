@@ -19,12 +19,6 @@ from hypothesis import strategies as st
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets, fetch_offsets_in_pieces
-from appliance.control.coordinator.offsets.offset_records import (
-    CommittedOffset,
-    encode_value,
-    offset_key,
-    parse_key,
-)
 from appliance.control.coordinator.offsets.offset_replay import ROW_MIN, replay_block
 from appliance.control.coordinator.runtime.record_block import RecordBlock
 from appliance.control.coordinator.runtime.replay import replay_chunk
@@ -39,6 +33,12 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
+from appliance.protocol.records.offset_records import (
+    CommittedOffset,
+    encode_value,
+    offset_key,
+    parse_key,
+)
 from tests.control.coordinator.runtime.toy import ToyMachine
 from tests.control.coordinator.test_offset_requests import KnownTopics, deleted
 

@@ -14,8 +14,8 @@ conditions. One that an open transaction is about to overwrite stays. Source: `O
 from __future__ import annotations
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import NO_EXPIRY, parse_value
 from appliance.control.coordinator.runtime.effects import Record
+from appliance.protocol.records.offset_records import NO_EXPIRY, parse_value
 
 
 def expired(

@@ -15,7 +15,10 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from appliance.control.coordinator.offsets.offset_records import (
+from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, packed, with_all
+from appliance.control.coordinator.offsets.pending_offsets import PendingOffsets
+from appliance.control.coordinator.runtime.effects import Record
+from appliance.protocol.records.offset_records import (
     KEY_TYPE_BYTES,
     OFFSET_KEYS,
     PARTITION_BYTES,
@@ -23,9 +26,6 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_key,
     suffix,
 )
-from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, packed, with_all
-from appliance.control.coordinator.offsets.pending_offsets import PendingOffsets
-from appliance.control.coordinator.runtime.effects import Record
 
 ByPartition = dict[int, bytes]
 ByTopic = dict[str, Offsets]

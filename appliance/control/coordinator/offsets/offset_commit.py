@@ -19,14 +19,6 @@ from typing import Final
 from uuid import UUID
 
 from appliance.control.coordinator.group.effects import Topic, Topics
-from appliance.control.coordinator.offsets.offset_records import (
-    NO_EXPIRY,
-    CommittedOffset,
-    ValueEncoder,
-    encode_value,
-    key_prefix,
-    suffix,
-)
 from appliance.control.coordinator.pieces import Steps
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import (
@@ -35,6 +27,14 @@ from appliance.protocol.offset_commit import (
     CommitRequest,
     CommittedTopic,
     TopicErrors,
+)
+from appliance.protocol.records.offset_records import (
+    NO_EXPIRY,
+    CommittedOffset,
+    ValueEncoder,
+    encode_value,
+    key_prefix,
+    suffix,
 )
 
 _TIME_MAX_MS: Final = 2**63 - 1

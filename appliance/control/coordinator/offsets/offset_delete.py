@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from appliance.control.coordinator.group.effects import Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.control.coordinator.pieces import PIECE, Steps
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.protocol.apis.offset_delete import (
@@ -29,6 +28,7 @@ from appliance.protocol.apis.offset_delete import (
     OffsetDeleteTopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.offset_records import offset_key
 
 Deleted = tuple[tuple[Record, ...], OffsetDeleteResponse]
 """(tombstones, the answer once they are committed)."""

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.control.coordinator.offsets.offset_book import Replay
-from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, OFFSET_KEYS, PARTITION_BYTES
 from appliance.control.coordinator.runtime.record_block import RecordBlock
 from appliance.protocol.records.columns import Longs, RecordColumns
+from appliance.protocol.records.offset_records import KEY_TYPE_BYTES, OFFSET_KEYS, PARTITION_BYTES
 
 ROW_MIN: Final = 8
 """Records of a stretch that are worth a row: fewer are put in one by one."""

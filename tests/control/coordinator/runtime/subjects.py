@@ -10,13 +10,6 @@ from appliance.channels.control_channel import Body, Envelope
 from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE
 from appliance.control.coordinator.group_machines import GroupMachines
 from appliance.control.coordinator.marker_writer import MarkerWriter
-from appliance.control.coordinator.offsets.offset_records import (
-    CommittedOffset,
-    encode_value,
-    offset_key,
-    parse_key,
-    parse_value,
-)
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
@@ -38,6 +31,13 @@ from appliance.protocol.records.batch import (
     TRANSACTIONAL,
 )
 from appliance.protocol.records.control import decode_marker
+from appliance.protocol.records.offset_records import (
+    CommittedOffset,
+    encode_value,
+    offset_key,
+    parse_key,
+    parse_value,
+)
 from appliance.protocol.records.record import decode_records
 from tests.control.coordinator.runtime import toy
 from tests.control.coordinator.runtime.host import Host

@@ -1,0 +1,1 @@
+"""The rules of the message audit, without I/O (docs/message-audit.md)."""

@@ -1,0 +1,1 @@
+"""The rules of message traces, without I/O (docs/trace.md)."""
