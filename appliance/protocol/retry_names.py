@@ -46,7 +46,8 @@ REMOVED: Final = "__dlq.removed"
 _NAME_LENGTH_MAX: Final = 249
 _PLAIN_GROUP: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
-_RETRY: Final = ".retry"
+RETRY_SUFFIX: Final = ".retry"
+"""The name of each retry topic that `retry_topic` gives ends with it."""
 _DEAD: Final = ".dlq"
 
 
@@ -56,7 +57,7 @@ def retry_topic(group: str, topic: str) -> str:
     It is `TOPIC.GROUP.retry`. If the group's name has other characters than letters, digits, `_` and `-`, or the name
     would be too long for a topic, a hash of both names takes the place of what does not fit.
     """
-    return _name(group, topic, _RETRY)
+    return _name(group, topic, RETRY_SUFFIX)
 
 
 def dead_letter_topic(group: str, topic: str) -> str:

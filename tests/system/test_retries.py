@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -286,6 +286,13 @@ def test_nothing_is_lost_when_the_dead_letter_topic_or_the_retry_topic_is_delete
     handed_back(client, retry, found, ("retry.dead", b"true"))
     assert len(read(broker, "deleted.g.dlq", 1)) == 1
     command(broker, "topics", "delete", retry, "--yes")
+    client.list_topics(retry, PATIENCE_S)  # asks for its creation
+    consumer = Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "g", "allow.auto.create.topics": True}
+    )
+    consumer.list_topics(retry, PATIENCE_S)
+    consumer.close()
+    assert retry not in client.list_topics(timeout=PATIENCE_S).topics, "an ordinary topic would be a hot loop"
     error = sent(client, retry, b"y", first_place("deleted", 0, 1))
     assert isinstance(error, KafkaError), "a clear error"
     assert "no retries" in command(broker, "retries", "describe", "g", "deleted", code=1)
