@@ -26,6 +26,7 @@ from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
+from appliance_client.deaths import REASON
 from appliance_client.errors import (
     BufferFullError,
     ClientError,
@@ -34,6 +35,7 @@ from appliance_client.errors import (
     SerializationError,
     TimedOutError,
 )
+from appliance_client.handing_back import AsyncHandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
 from appliance_client.network import Topic
@@ -268,13 +270,16 @@ class Consumer:
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._options = options_of(ConsumerOptions, config, options)
-        self._core = Core(
-            self._options, now_s=time.monotonic(), auto_create=self._options.allow_auto_create_topics
-        )
+        may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
+        self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)
         self._consumer = ConsumerCore(self._options, self._core)
         self._news = asyncio.Event()
         self._consumer.on_news = self._news.set
         self._closed = False
+        retry_topics = self._consumer.retry_topics
+        self._handing_back = (
+            None if retry_topics is None else AsyncHandBack(self._options, retry_topics, Producer)
+        )
         self._polls = False
         self._given: deque[ConsumerRecord] = deque()
         self._columns: Any = None
@@ -337,6 +342,8 @@ class Consumer:
         most = self._options.max_poll_records if max_records is None else max_records
         records = await self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
         interceptors = self._consumer.interceptors
+        if self._handing_back is not None:
+            records = await self._for_retry(records, self._handing_back)
         return interceptors.consumed(records) if interceptors and records else records
 
     async def poll_arrow(
@@ -374,6 +381,22 @@ class Consumer:
         return ColumnsReader(
             self._consumer.fetching, nullcontext(), check_crcs=self._options.check_crcs
         ), SCHEMA
+
+    async def _for_retry(self, records: Records, handing_back: AsyncHandBack) -> Records:
+        """As `appliance_client.Consumer._for_retry`."""
+        for each in records.values():
+            handing_back.give_to(each)
+        plan = self._consumer.plan(records)
+        if plan is None:
+            return records
+        for record in plan.dead:
+            try:
+                await record.dead(REASON)
+            except ClientError:
+                self._consumer.go_on(TopicPartition(record.topic, record.partition), record.offset)
+                raise
+        await self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        return plan.given
 
     async def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:
         """What `take` gives, as soon as that is something; None after `timeout_ms`."""
@@ -545,6 +568,8 @@ class Consumer:
             if self._local is not None:
                 self._io.unwatch(self._local.descriptor)
                 self._local.close()
+            if self._handing_back is not None:
+                await self._handing_back.close()
             await self._io.close()
             self._consumer.interceptors.close()
 

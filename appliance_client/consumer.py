@@ -16,9 +16,12 @@ from typing import Any, Final, Self, TypeVar
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
+from appliance_client.deaths import REASON
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
+from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.producer import Producer
 from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
 from appliance_client.values import (
@@ -46,14 +49,15 @@ class Consumer:
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         self._options = options_of(ConsumerOptions, config, options)
-        self._core = Core(
-            self._options, now_s=time.monotonic(), auto_create=self._options.allow_auto_create_topics
-        )
+        may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
+        self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)
         self._lock = self._core.lock = threading.RLock()
         self._consumer = ConsumerCore(self._options, self._core)
         self._news = threading.Condition(self._lock)
         self._consumer.on_news = self._news.notify_all
         self._closed = False
+        retry_topics = self._consumer.retry_topics
+        self._handing_back = None if retry_topics is None else HandBack(self._options, retry_topics, Producer)
         self._woken = False
         self._poller: int | None = None
         self._given: Iterator[ConsumerRecord] = iter(())
@@ -129,6 +133,8 @@ class Consumer:
         most = self._options.max_poll_records if max_records is None else max_records
         records = self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
         interceptors = self._consumer.interceptors
+        if self._handing_back is not None:
+            records = self._for_retry(records, self._handing_back)
         return interceptors.consumed(records) if interceptors and records else records
 
     def poll_arrow(
@@ -167,6 +173,25 @@ class Consumer:
     def default_timeout_s(self) -> float:
         """`default.api.timeout.ms`."""
         return self._options.default_api_timeout_ms / 1000
+
+    def _for_retry(self, records: Records, handing_back: HandBack) -> Records:
+        """Give the records their methods, and keep back those that kill consumers (`deaths`)."""
+        for each in records.values():
+            handing_back.give_to(each)
+        with self._lock:
+            plan = self._consumer.plan(records)
+        if plan is None:
+            return records
+        for record in plan.dead:
+            try:
+                record.dead(REASON)
+            except ClientError:
+                place = TopicPartition(record.topic, record.partition)
+                self._change(lambda place=place, at=record.offset: self._consumer.go_on(place, at))  # type: ignore[misc]
+                raise
+        self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        self._io.ring()
+        return plan.given
 
     def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:
         """What `take` gives, as soon as that is something; None after `timeout_ms`."""
@@ -408,6 +433,8 @@ class Consumer:
                 if self._local is not None:
                     self._local.close()
                 self._news.notify_all()
+            if self._handing_back is not None:
+                self._handing_back.close()
             self._consumer.interceptors.close()
 
     def __enter__(self) -> Self:

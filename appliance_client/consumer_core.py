@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from appliance_client.classic_group import ClassicMembership
 from appliance_client.consumer_group import ConsumerGroupMembership
 from appliance_client.core import Core, logger
+from appliance_client.deaths import Deaths, Plan
 from appliance_client.errors import ClientError, IllegalStateError, OptionError
 from appliance_client.fetching import Fetching
+from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
@@ -62,6 +64,9 @@ class ConsumerCore:
         self.fetching = Fetching(options, core, self._committed if self.coordinator is not None else None)
         self.fetching.on_news = self._news
         self.fetching.on_take = self._taking
+        self.retry_topics = RetryTopics(options.group_id or "") if options.retry_topics else None
+        # Only a consumer that commits by itself knows what was processed.
+        self.deaths = Deaths() if options.retry_topics and options.enable_auto_commit else None
         self._names: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
@@ -96,6 +101,12 @@ class ConsumerCore:
         names = (topics,) if isinstance(topics, str) else tuple(sorted(set(topics)))
         if bool(names) == (pattern is not None):
             raise OptionError("give topics or a pattern, one of both")
+        if self.retry_topics is not None:
+            if pattern is not None:
+                raise OptionError("retry.topics needs the names of topics, and takes no pattern")
+            added = self.retry_topics.add(names)
+            self.fetching.from_start = frozenset(added)
+            names = tuple(sorted({*names, *added}))
         self._names = names
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener
@@ -291,7 +302,38 @@ class ConsumerCore:
     async def _committed(
         self, places: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return await self.committed(places, self.options.default_api_timeout_ms / 1000)
+        found = await self.committed(places, self.options.default_api_timeout_ms / 1000)
+        if self.deaths is not None:
+            for place, committed in found.items():
+                self.deaths.found(place, committed)
+        return found
+
+    # ── records that kill ────────────────────────────────────────────────────────────────────────────────
+
+    def plan(self, records: Records) -> Plan | None:
+        """What to do with records before they are given; None if nothing is to be done (`deaths`)."""
+        if self.deaths is None or not records:
+            return None
+        plan = self.deaths.plan(records, self.core.scheduler.now_s)
+        for place, offset in plan.next_offsets.items():
+            self.go_on(place, offset)
+        return plan if plan.marks or plan.dead or plan.next_offsets else None
+
+    def go_on(self, place: TopicPartition, offset: int) -> None:
+        """Read on at `offset`, if the partition is still this consumer's."""
+        reading = self.fetching.readings.get(place)
+        if reading is not None and reading.position != offset:
+            reading.seek(offset)
+            self.core.touch()
+
+    async def mark(self, marks: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit marks. A failure is only logged: then a death is not counted."""
+        if self.coordinator is None or not marks:
+            return
+        try:
+            await self.coordinator.commit(marks, self.options.default_api_timeout_ms / 1000, self.owner())
+        except ClientError as error:
+            logger.warning("marks of what is processed were not committed: %s", error)
 
     async def committed(
         self, places: list[TopicPartition], timeout_s: float

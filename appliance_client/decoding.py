@@ -121,6 +121,9 @@ def _decode(
     except ClientFault as error:
         raise CorruptRecordsError(f"{place.topic}-{place.partition}@{header.base_offset}: {error}") from None
     key_of, value_of = options.key_deserializer, options.value_deserializer
+    if options.retry_topics and (key_of is not None or value_of is not None):
+        for record in records:
+            record.raw = record.key, record.value
     if key_of is not None:
         for record in records:
             if record.key is not None:

@@ -94,6 +94,8 @@ class Fetching:
         committed: Callable[[list[TopicPartition]], Any] | None,
     ) -> None:
         self.readings: dict[TopicPartition, Reading] = {}
+        self.from_start: frozenset[str] = frozenset()
+        """Topics that are read from their start where nothing is committed, whatever auto.offset.reset says."""
         self._errors: deque[tuple[ClientError, Reading | None, int]] = deque()
         self.on_news: Callable[[], None] = lambda: None
         """Called when `take` may have something to give."""
@@ -545,7 +547,9 @@ class Fetching:
             reset = self._options.auto_offset_reset
             wanted: dict[TopicPartition, int] = {}
             for reading, _ in left:
-                wants = reset if reading.wants == "committed" else reading.wants
+                wants = reading.wants
+                if wants == "committed":
+                    wants = "earliest" if reading.place.topic in self.from_start else reset
                 if wants == "none":
                     place = reading.place
                     self.tell(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from librt.strings import BytesWriter
 
 from appliance.protocol.records.errors import InvalidRecords
+from appliance_client.errors import IllegalStateError
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -128,12 +129,18 @@ class ConsumerRecord:
     `key` and `value` are None for null; with a deserializer they are what that returned.
     """
 
+    source: Any
+    """Where it is handed back; only with the option retry.topics. So has `raw`: (key, value) as bytes."""
+    raw: tuple[Any, Any]
+
     __slots__ = (
         "headers",
         "key",
         "leader_epoch",
         "offset",
         "partition",
+        "raw",
+        "source",
         "timestamp",
         "timestamp_type",
         "topic",
@@ -161,6 +168,28 @@ class ConsumerRecord:
         self.value = value
         self.headers = headers
         self.leader_epoch = leader_epoch
+
+    def retry(self, reason: Any = "") -> Any:
+        """Hand the record back: the broker delivers it to the group again, after a delay that grows each time.
+
+        Returns when the broker has it; in asyncio it is to be awaited. `reason` is a text or the exception that was
+        raised. Commit as if the record had been processed.
+
+        Raises:
+            IllegalStateError: the consumer has no retry.topics.
+            ClientError: the broker refuses the record, for example because retries are disabled.
+        """
+        return self._hand_back(reason, False)
+
+    def dead(self, reason: Any = "") -> Any:
+        """Hand the record back for good: it goes to the dead-letter topic of the group. As `retry` otherwise."""
+        return self._hand_back(reason, True)
+
+    def _hand_back(self, reason: Any, is_dead: bool) -> Any:
+        source = getattr(self, "source", None)
+        if source is None:
+            raise IllegalStateError("a record can be handed back if its consumer has retry.topics=true")
+        return source.hand_back(self, reason, is_dead)
 
     def __repr__(self) -> str:
         return (

@@ -235,6 +235,9 @@ class ConsumerOptions(ConnectionOptions):
     allow_auto_create_topics: bool = True
     exclude_internal_topics: bool = True
     default_api_timeout_ms: int = 60_000
+    # Read the retry topics of the group, too (handing_back.py). Topics are not created then, because a retry topic that
+    # nobody has set up would be an ordinary topic.
+    retry_topics: bool = False
 
     isolation: int = field(init=False)
     strategies: tuple[Any, ...] = field(init=False)
@@ -265,6 +268,8 @@ class ConsumerOptions(ConnectionOptions):
             _at_least(self, name, 1)
         for name in ("fetch_min_bytes", "fetch_max_wait_ms", "auto_commit_interval_ms"):
             _at_least(self, name, 0)
+        if self.retry_topics and self.group_id is None:
+            raise OptionError("retry.topics needs a group.id")
         if self.group_remote_assignor is not None and self.group_protocol == "classic":
             raise OptionError("group.remote.assignor needs group.protocol=consumer")
         if self.group_id == "" or self.group_instance_id == "":

@@ -79,6 +79,14 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "groups": LazyCommand("appliance.cli.groups", "groups", "Show, delete and reset consumer groups."),
+    "retries": LazyCommand(
+        "appliance.cli.retries", "retries", "Deliver records again that the consumers of a group hand back."
+    ),
+    "dead-letters": LazyCommand(
+        "appliance.cli.dead_letters",
+        "dead_letters",
+        "Show, replay and purge records that a group could not process.",
+    ),
     "transactions": LazyCommand(
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),

@@ -21,6 +21,7 @@ from appliance.config.declaration import (
     text_of,
     unknown_name,
 )
+from appliance.config.retry_configs import check_retry_configs
 from appliance.errors import ConfigurationError
 
 _HOUR_MS: Final = 3_600_000
@@ -149,6 +150,14 @@ _DECLARATIONS: Final = (
         broker="compression.zstd.level",
         minimum=-131072,
         maximum=22,
+        effect=_NOW,
+    ),
+    _topic(
+        "dead.letter.retry.topic",
+        STRING,
+        "",
+        "The retry topic whose dead letters the broker appends to this topic. The retry topic names this one in turn, "
+        "by retry.dead.letter.topic. See docs/retries.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
@@ -409,6 +418,57 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "retry.dead.letter.topic",
+        STRING,
+        "",
+        "The topic to which the broker appends records that were handed back too often, or were rejected. It must name "
+        "this topic in turn, by dead.letter.retry.topic. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "retry.enable",
+        BOOLEAN,
+        True,
+        "Whether consumers may hand records back to this retry topic. With `false` the broker refuses them. Records "
+        "that wait already are still delivered. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "retry.group",
+        STRING,
+        "",
+        "The consumer group whose retry topic this is. `appliance retries enable` sets it. What is produced to a topic "
+        "with this setting comes again after a delay. It requires delivery.delay.enable. See docs/retries.md. Kafka "
+        "has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "retry.levels",
+        LIST,
+        ("10s", "30s", "1m", "2m", "5m", "10m"),
+        "How long a record waits after it was handed back for the first time, the second time, and so on. The last "
+        "level counts for all further times. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
+        "retry.max",
+        INT,
+        16,
+        "How often the broker delivers a record again at most. When it is handed back once more, it becomes a dead "
+        "letter. Kafka has no such setting.",
+        unit="deliveries",
+        minimum=0,
+        maximum=10_000,
+        effect=_NOW,
+    ),
+    _topic(
+        "retry.topic",
+        STRING,
+        "",
+        "The topic whose records this retry topic is for. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "segment.bytes",
         INT,
         1_073_741_824,
@@ -557,6 +617,7 @@ def validate_topic_configs(
             raise ConfigurationError(f"{name} = {text[:100]!r}: must be partition:broker pairs, or *")
     if parsed.get("remote.storage.enable"):
         raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
+    check_retry_configs(parsed)
     if parsed.get("delivery.delay.enable") and not can_delay:
         raise ConfigurationError(
             "delivery.delay.enable = 'true': start the appliance with services.processes = 1"

@@ -15,10 +15,10 @@ batch has none.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from appliance.delivery.due import MARK, Due, InvalidDelivery, due_of
-from appliance.delivery.waiting import OVERHEAD_BYTES, Origin
+from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
 from appliance.errors import ApplianceError
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
@@ -60,13 +60,25 @@ class Rules(NamedTuple):
     delay_ms_max: int
 
 
+class Redirected(Protocol):
+    """A delayed record that is delivered elsewhere than to the partition to which it was produced."""
+
+    def waiting(self, partition: int, offset: int) -> Waiting:
+        """Return it as it waits; it was produced to `partition`, and was answered `offset`."""
+        ...
+
+
 class Division(NamedTuple):
-    """`kept` is the batch to append now. `delayed`: (offset delta, due, record) of each delayed record, in order."""
+    """`kept` is the batch to append now. `delayed`: (offset delta, due, record) of each delayed record, in order.
+
+    `redirected`: one for each delayed record, or none.
+    """
 
     kept: bytes
     delayed: list[tuple[int, Due, Record]]
     origin: Origin
     is_transactional: bool
+    redirected: tuple[Redirected, ...] = ()
 
 
 def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
@@ -77,7 +89,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     Raises:
         RefusedDelay: a delayed record breaks a rule, or one beside it has no possible timestamp.
     """
-    found = _sound(batch, rules)
+    found = sound(batch, rules)
     if found is None:
         return None
     header, data = found
@@ -111,15 +123,18 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
     if beyond >= 0:
         raise RefusedDelay(beyond, ErrorCode.INVALID_TIMESTAMP, "a timestamp does not fit into 64 bits")
     return Division(
-        _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
+        kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
         delayed,
         Origin(header.producer_id, header.producer_epoch, header.base_sequence),
         header.is_transactional,
     )
 
 
-def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | None:
+def sound(batch: memoryview, rules: Rules, *, needs_mark: bool = True) -> tuple[b.BatchHeader, bytes] | None:
     """Return the header and the decompressed records; None if there is no mark, or the batch is not sound.
+
+    Args:
+        needs_mark: records without a header of delayed delivery do not count.
 
     Raises:
         RefusedDelay: it has too many records.
@@ -142,10 +157,10 @@ def _sound(batch: memoryview, rules: Rules) -> tuple[b.BatchHeader, bytes] | Non
         data = bytes(
             decompress(header.codec, records, rules.decompressed_bytes_max) if header.codec else records
         )
-        if MARK not in data:
+        if needs_mark and MARK not in data:
             return None
         if header.records_count > RECORDS_MAX:
-            if _ASKS.search(data) is None:
+            if needs_mark and _ASKS.search(data) is None:
                 return None
             raise RefusedDelay(
                 0,
@@ -183,7 +198,8 @@ def _due(
     return due
 
 
-def _kept_batch(header: b.BatchHeader, kept: list[bytes], *, max_timestamp_ms: int, now_ms: int) -> bytes:
+def kept_batch(header: b.BatchHeader, kept: list[bytes], *, max_timestamp_ms: int, now_ms: int) -> bytes:
+    """Return the batch to append now: these encoded records, with the offsets and sequence numbers of the whole one."""
     codec = Codec(header.codec) if kept else Codec.NONE
     return frame_batch(
         compress(codec, b"".join(kept)),

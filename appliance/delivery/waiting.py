@@ -29,12 +29,19 @@ _FIELDS: Final = 9
 _REPLACED: Final = frozenset({AT, DELAY, HEADER, TIMESTAMP, OFFSET})
 
 
+HANDED_BACK: Final = -2
+"""In the place of the producer epoch: a consumer has handed the record back (`retries.handed_back`)."""
+
+
 class NotWaiting(ApplianceError):
     """A record of an internal topic that no delayed record is."""
 
 
 class Origin(NamedTuple):
-    """The batch in which a record came: what recognizes the same batch when it is sent again."""
+    """The batch in which a record came: what recognizes the same batch when it is sent again.
+
+    Of a record that was handed back it is a number that stands for the record, HANDED_BACK, and which time it was.
+    """
 
     producer_id: int = -1
     producer_epoch: int = -1

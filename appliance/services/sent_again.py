@@ -6,6 +6,9 @@ its beginning. So one number per batch is enough: the highest offset that has co
 
     batch of sequence 20: offsets 7, 9       first time, 9 could not be stored
     sent again: 7, 9                         7 is known, 9 is new
+
+A record that a consumer handed back is known by itself, whatever its offset: the consumer may have died before it could
+commit, and another one hands the same delivery of the record back.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections import OrderedDict
 from typing import Final
 from uuid import UUID
 
-from appliance.delivery.waiting import Waiting
+from appliance.delivery.waiting import HANDED_BACK, Waiting
 
 BATCHES: Final = 5
 PRODUCERS_MAX: Final = 100_000
@@ -54,7 +57,7 @@ class SentAgain:
             self._known.move_to_end(producer)
         batch = origin.producer_epoch, origin.base_sequence
         highest = batches.get(batch)
-        if highest is not None and waiting.offset <= highest:
+        if highest is not None and (waiting.offset <= highest or origin.producer_epoch == HANDED_BACK):
             return True
         batches[batch] = waiting.offset
         if len(batches) > BATCHES:

@@ -90,7 +90,7 @@ def test_records_of_a_topic_that_was_deleted_meanwhile_are_stored_as_they_were_d
     assert divided is not None
     house.is_deleted = True
     house.publish()
-    [(level, batch)] = delayed.batches(divided, 40)
+    [((level, *_), batch)] = delayed.batches(divided, 40)
     [waiting] = map(waiting_of, decode_records(batch))
     assert (waiting.topic_id, waiting.offset, waiting.record.value) == (UUID(int=5), 40, b"x")
     services = house.settings.services

@@ -203,10 +203,11 @@ def compiled(source: Path, more: Path | None = None) -> Path:
     return classes
 
 
-def tool(name: str, *arguments: str) -> str:
-    """Runs one of Kafka's command line tools and returns what it printed."""
+def tool(name: str, *arguments: str, typed: str | None = None) -> str:
+    """Runs one of Kafka's command line tools and returns what it printed; `typed` is its standard input."""
     done = subprocess.run(
         [*java(*TOOL_JVM), name, *arguments],
+        input=typed,
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,7 @@ from appliance.audit.changes import TOPIC
 from appliance.audit.entry import resource
 from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
+from appliance.config.retry_configs import DEAD_LETTER_OF
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.apis.metadata import (
     UNKNOWN_OPERATIONS,
@@ -26,6 +27,7 @@ from appliance.protocol.apis.metadata import (
     MetadataTopic,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.retry_names import RETRY_SUFFIX
 from appliance.requests.local_handlers.new_topics import new_topic
 from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps, in_pieces
@@ -90,6 +92,7 @@ def _missing(request: MetadataRequest, view: LocalView) -> Steps[dict[str, NewTo
             and view.sees(name)
             and view.creates(name)
             and (topic := new_topic(name, view.settings)) is not None
+            and not _is_of_retries(name, view)
         ):
             missing[name] = topic
         if not number % 64:
@@ -173,6 +176,13 @@ def _wanted(
             else UNKNOWN_OPERATIONS
         )
         yield MetadataTopic(error, name, topic_authorized_operations=operations)
+
+
+def _is_of_retries(name: str, view: LocalView) -> bool:
+    """Whether a dead-letter topic names the missing topic: as an ordinary topic it would give records back at once."""
+    return name.endswith(RETRY_SUFFIX) and any(
+        topic.configs.get(DEAD_LETTER_OF) == name for topic in view.image.topics.values()
+    )
 
 
 def _creates(view: LocalView) -> bool:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from appliance.channels.request_channel import (
     CONNECTION_LIMIT,
@@ -58,9 +59,18 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.requests.session import Request
-from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.topic_routes import PartitionRoute, TopicRoute, TopicRoutes
 from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions
 from appliance.requests.worker_lines import Answer, WorkerClient
+from appliance.retries.handed_back import hand_back
+from appliance.retries.rules import (
+    DeadLetters,
+    RetryRules,
+    dead_letters_name,
+    is_retry_topic,
+    rules_of,
+    takes_dead_letters_of,
+)
 
 STORED_BYTES: Final = 1 << 20
 STORE_TIMEOUT_MS: Final = 5_000
@@ -92,6 +102,8 @@ _TRANSACTION_OVER: Final = frozenset(
 )
 """The records are not part of an open transaction of their producer, so nobody can commit them."""
 
+Where = tuple[int, UUID, int]
+"""A level, and the topic and partition to which records of it are to be delivered."""
 Stored = Callable[[int], None]
 """Gets 0 when all delayed records are stored, or an error code."""
 
@@ -123,6 +135,7 @@ class DelayedRecords:
         "_lines",
         "_pool",
         "_questions",
+        "_retries",
         "_routes",
         "_rules",
         "_settings",
@@ -152,6 +165,7 @@ class DelayedRecords:
         self._timers = timers
         self._levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
         self._rules: dict[tuple[str, int], Rules] = {}
+        self._retries: dict[tuple[str, int], RetryRules] = {}
         self._version = -1
 
     def divide(self, route: PartitionRoute, batch: memoryview) -> Divided | None:
@@ -162,7 +176,13 @@ class DelayedRecords:
         """
         rules = self._rules_of(route)
         try:
-            division = divide(batch, rules, now_ms=self._clock.now_ms())
+            retry = self._retries.get((route.topic, route.leader))
+            now_ms = self._clock.now_ms()
+            division = (
+                divide(batch, rules, now_ms=now_ms)
+                if retry is None
+                else hand_back(batch, rules, retry, now_ms=now_ms)
+            )
         except RefusedDelay:
             raise
         except (
@@ -178,11 +198,13 @@ class DelayedRecords:
             raise RefusedDelay(
                 first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
             )
+        # What is handed back has exact delays.
+        is_exact = rules.is_exact or bool(division.redirected)
         levels = tuple(
-            self._level(due, is_transactional=division.is_transactional, is_exact=rules.is_exact)
+            self._level(due, is_transactional=division.is_transactional, is_exact=is_exact)
             for _, due, _ in division.delayed
         )
-        if any(self._place(route, level) is None for level in set(levels)):
+        if any(self._place(level, route.topic_id, route.partition) is None for level in set(levels)):
             # Before anything is appended. The services process creates the topics, and may not know yet that it must.
             self.wake()
             raise RefusedDelay(
@@ -222,27 +244,27 @@ class DelayedRecords:
         storing = _Storing(self, divided, base_offset, pending, stored, transactional_id=transactional_id)
         storing.go_on()
 
-    def batches(self, divided: Divided, base_offset: int) -> list[tuple[int, bytes]]:
-        """Return (level, batch) of what is to be stored, in the order of the records."""
-        route, now_ms = divided.route, self._clock.now_ms()
-        by_level: dict[int, list[Record]] = {}
-        for level, (delta, due, record) in zip(divided.levels, divided.division.delayed, strict=True):
-            waiting = Waiting(
-                route.topic_id,
-                route.partition,
-                base_offset + delta,
-                due.at_ms,
-                divided.division.origin,
-                record,
-            )
-            by_level.setdefault(level, []).append(waiting.to_record(now_ms))
-        pieces = [(level, some) for level, records in by_level.items() for some in _pieces(records)]
-        if not divided.division.is_transactional:
-            return [(level, encode_batch(some)) for level, some in pieces]
-        origin = divided.division.origin
+    def batches(self, divided: Divided, base_offset: int) -> list[tuple[Where, bytes]]:
+        """Return (where, batch) of what is to be stored, in the order of the records."""
+        route, division, now_ms = divided.route, divided.division, self._clock.now_ms()
+        by_place: dict[Where, list[Record]] = {}
+        for index, (level, (delta, due, record)) in enumerate(
+            zip(divided.levels, division.delayed, strict=True)
+        ):
+            offset = base_offset + delta
+            if division.redirected:
+                waiting = division.redirected[index].waiting(route.partition, offset)
+            else:
+                waiting = Waiting(route.topic_id, route.partition, offset, due.at_ms, division.origin, record)
+            where = level, waiting.topic_id, waiting.partition
+            by_place.setdefault(where, []).append(waiting.to_record(now_ms))
+        pieces = [(where, some) for where, records in by_place.items() for some in _pieces(records)]
+        if not division.is_transactional:
+            return [(where, encode_batch(some)) for where, some in pieces]
+        origin = division.origin
         return [
             (
-                level,
+                where,
                 encode_batch(
                     some,
                     attributes=TRANSACTIONAL,
@@ -250,12 +272,12 @@ class DelayedRecords:
                     producer_epoch=origin.producer_epoch,
                 ),
             )
-            for level, some in pieces
+            for where, some in pieces
         ]
 
-    def append(self, storing: _Storing, level: int, batch: bytes) -> int:
+    def append(self, storing: _Storing, where: Where, batch: bytes) -> int:
         """Place one batch; 0, or an error code if it was not placed."""
-        place = self._place(storing.divided.route, level)
+        place = self._place(*where)
         if place is None or place.worker is None:
             return _NOT_AVAILABLE
         block = self._pool.take(len(batch))
@@ -285,7 +307,7 @@ class DelayedRecords:
     def ask(self, storing: _Storing, transactional_id: str) -> None:
         """Ask the transaction coordinator to add the partition of `__delayed_transactions`."""
         route, origin = storing.divided.route, storing.divided.division.origin
-        place = self._place(route, self._levels.transactions)
+        place = self._place(self._levels.transactions, route.topic_id, route.partition)
         if place is None:
             storing.told(_NOT_AVAILABLE, 0)
             return
@@ -318,12 +340,12 @@ class DelayedRecords:
         for bell in self._bells:
             bell.wake()
 
-    def _place(self, route: PartitionRoute, level: int) -> PartitionRoute | None:
+    def _place(self, level: int, topic_id: UUID, partition: int) -> PartitionRoute | None:
         topic = self._routes.by_name(self._levels.topics[level])
         if topic is None:
             return None
         partitions = len(topic.image.partitions)
-        return topic.partition(delay_partition(route.topic_id, route.partition, partitions))
+        return topic.partition(delay_partition(topic_id, partition, partitions))
 
     def _rules_of(self, route: PartitionRoute) -> Rules:
         """Look the topic's settings up, once for each metadata image.
@@ -334,6 +356,7 @@ class DelayedRecords:
         if self._version != self._routes.version:
             self._version = self._routes.version
             self._rules.clear()
+            self._retries.clear()
         key = route.topic, route.leader
         rules = self._rules.get(key)
         if rules is None:
@@ -347,6 +370,8 @@ class DelayedRecords:
         broker = BrokerConfigs.of(image.broker_configs, route.leader)
         configs = effective_topic_configs(self._settings, topic.image.configs, broker)
         message_bytes_max = int(configs["max.message.bytes"])
+        if is_retry_topic(configs):
+            self._retries[route.topic, route.leader] = self._read_retries(route, configs, topic)
         return Rules(
             message_bytes_max,
             min(
@@ -357,6 +382,18 @@ class DelayedRecords:
             configs["delivery.delay.mode"] == "exact",
             self._settings.services.delay_max_ms,
         )
+
+    def _read_retries(
+        self, route: PartitionRoute, configs: Mapping[str, str], topic: TopicRoute
+    ) -> RetryRules:
+        found = self._routes.by_name(dead_letters_name(configs))
+        takes = found is not None and takes_dead_letters_of(found.image.configs, route.topic)
+        dead_letters = (
+            DeadLetters(found.image.topic_id, len(found.image.partitions))
+            if found is not None and takes and not found.image.internal
+            else None
+        )
+        return rules_of(route.topic, route.topic_id, len(topic.image.partitions), configs, dead_letters)
 
 
 class _Storing:
@@ -402,8 +439,8 @@ class _Storing:
             self._delayed.wake()
             self._stored(0)
             return
-        level, batch = self._left[0]
-        error = self._delayed.append(self, level, batch)
+        where, batch = self._left[0]
+        error = self._delayed.append(self, where, batch)
         if error:
             self._fail(error)
 

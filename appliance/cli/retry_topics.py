@@ -1,0 +1,122 @@
+"""What the commands `retries` and `dead-letters` learn about the topics of a group, without any printing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from appliance.cli.client import answer_of, asked
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.topic_names import is_internal
+from appliance.config.retry_configs import (
+    DEAD_LETTER_OF,
+    RETRY_DEAD_LETTERS,
+    RETRY_ENABLE,
+    RETRY_GROUP,
+    RETRY_LEVELS,
+    RETRY_MAX,
+    RETRY_TOPIC,
+)
+from appliance.protocol.retry_names import dead_letter_topic, retry_topic
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+TOPICS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """The retries of a group on a topic. `fault`: why they do not work as they should; "" if they do."""
+
+    group: str
+    topic: str
+    retry_topic: str
+    dead_letter_topic: str
+    levels: tuple[str, ...]
+    retries_max: int
+    is_enabled: bool
+    fault: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "topic": self.topic,
+            "retry_topic": self.retry_topic,
+            "dead_letter_topic": self.dead_letter_topic,
+            "levels": list(self.levels),
+            "max": self.retries_max,
+            "enabled": self.is_enabled,
+            "fault": self.fault or None,
+        }
+
+
+def topic_configs(client: AdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics. A topic that does not exist, or may not be described, is left out."""
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+    found: dict[str, dict[str, str]] = {}
+    for at in range(0, len(names), TOPICS_AT_ONCE):
+        resources = [
+            ConfigResource(ConfigResource.Type.TOPIC, name) for name in names[at : at + TOPICS_AT_ONCE]
+        ]
+        pending = asked(lambda resources=resources: client.describe_configs(resources))  # type: ignore[misc]
+        for resource, future in pending.items():
+            try:
+                entries = answer_of(future)
+            except BrokerError as fault:
+                if "UNKNOWN_TOPIC_OR_PARTITION" not in str(fault):
+                    raise
+                continue
+            found[resource.name] = {name: entry.value or "" for name, entry in entries.items()}
+    return found
+
+
+def retries_of(client: AdminClient, group: str, topic: str) -> Retries:
+    """Return the retries of a group on a topic.
+
+    Raises:
+        BrokerError: there are none.
+    """
+    names = [retry_topic(group, topic), dead_letter_topic(group, topic)]
+    configs = topic_configs(client, names)
+    found = _retries(names[0], configs.get(names[0], {}), configs)
+    if found is None or (found.group, found.topic) != (group, topic):
+        raise BrokerError(
+            f"the group {group!r} has no retries on the topic {topic!r}; `appliance retries enable` sets them up"
+        )
+    return found
+
+
+def all_retries(client: AdminClient) -> list[Retries]:
+    """Return the retries of all groups."""
+    existing = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+    configs = topic_configs(client, sorted(name for name in existing if not is_internal(name)))
+    found = (_retries(name, each, configs) for name, each in configs.items())
+    return sorted((each for each in found if each is not None), key=lambda each: (each.group, each.topic))
+
+
+def _retries(
+    name: str, configs: Mapping[str, str], others: Mapping[str, Mapping[str, str]]
+) -> Retries | None:
+    if not configs.get(RETRY_GROUP):
+        return None
+    dead = configs.get(RETRY_DEAD_LETTERS, "")
+    fault = ""
+    if dead not in others:
+        fault = f"the dead-letter topic {dead} does not exist; dead records come again on the last level"
+    elif others[dead].get(DEAD_LETTER_OF) != name:
+        fault = (
+            f"{DEAD_LETTER_OF} of the topic {dead} is not {name}; dead records come again on the last level"
+        )
+    return Retries(
+        configs[RETRY_GROUP],
+        configs.get(RETRY_TOPIC, ""),
+        name,
+        dead,
+        tuple(each.strip() for each in configs[RETRY_LEVELS].split(",")),
+        int(configs[RETRY_MAX]),
+        configs[RETRY_ENABLE].lower() == "true",
+        fault,
+    )

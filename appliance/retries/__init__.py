@@ -1,0 +1,1 @@
+"""Retry and dead letters without I/O: what becomes of a record that a consumer hands back."""

@@ -1,0 +1,129 @@
+"""Finds the record that kills each consumer that gets it.
+
+A consumer that dies hands nothing back. So before records are given to the application, a *mark* is committed: the text
+that a committed offset has beside it. The broker keeps it, and the next consumer of the partition reads it.
+
+    given:OFFSET:N    records from OFFSET on were given to the N-th consumer in turn that began there
+    alone:OFFSET:N    this record alone was given to the N-th consumer in turn
+
+    life 1   given:40:1    dies
+    life 2   given:40:2    dies: from now on records are given one at a time, each after its own mark
+    life 3   alone:40:1    processed; alone:41:1, …, alone:47:1  dies
+    life 4   alone:47:2    dies
+    life 5   47 is handed back for good; from 48 on all is as before
+
+An ordinary commit has no mark, so what was processed does not count. A mark is committed once for each partition that a
+consumer gets, and for each record while records are given one at a time. This file does no I/O and reads no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from appliance_client.kernel import ConsumerRecord
+from appliance_client.values import OffsetAndMetadata, TopicPartition
+
+TOGETHER_MAX: Final = 2
+"""So many consumers may die at the same place before records are given one at a time."""
+ALONE_MAX: Final = 2
+"""So many consumers may die of a record that was given alone."""
+ALONE_S: Final = 300.0
+"""After this time without a death, records are given together again."""
+REASON: Final = f"{ALONE_MAX} consumers died while each had only this record to process"
+
+_MARK: Final = re.compile(r"(given|alone):([0-9]{1,18}):([0-9]{1,6})")
+
+
+class Mark(NamedTuple):
+    """What was given to a consumer: see the top of the file."""
+
+    is_alone: bool
+    offset: int
+    times: int
+
+    def committed(self) -> OffsetAndMetadata:
+        """Return the commit that carries it."""
+        kind = "alone" if self.is_alone else "given"
+        return OffsetAndMetadata(self.offset, f"{kind}:{self.offset}:{self.times}")
+
+
+def mark_of(text: str | None) -> Mark | None:
+    """Return the mark beside a committed offset; None if there is none."""
+    found = _MARK.fullmatch(text or "")
+    return None if found is None else Mark(found[1] == "alone", int(found[2]), int(found[3]))
+
+
+class Plan(NamedTuple):
+    """What to do with records that were taken.
+
+    `marks` are to be committed before `given` is given. `dead` are to be handed back for good. `next_offsets`: where
+    partitions go on that were taken further.
+    """
+
+    given: dict[TopicPartition, list[ConsumerRecord]]
+    marks: dict[TopicPartition, OffsetAndMetadata]
+    dead: list[ConsumerRecord]
+    next_offsets: dict[TopicPartition, int]
+
+
+class _Partition:
+    """One partition in this life of the consumer. `before`: the mark that it found."""
+
+    __slots__ = ("alone_until_s", "before", "has_begun")
+
+    def __init__(self, before: Mark | None) -> None:
+        self.before = before
+        self.has_begun = False
+        self.alone_until_s: float | None = None
+
+
+class Deaths:
+    """What is known of the consumers that had the partitions before."""
+
+    __slots__ = ("_partitions",)
+
+    def __init__(self) -> None:
+        self._partitions: dict[TopicPartition, _Partition] = {}
+
+    def found(self, place: TopicPartition, committed: OffsetAndMetadata | None) -> None:
+        """This is committed for a partition that the consumer gets."""
+        self._partitions[place] = _Partition(mark_of(committed.metadata if committed else None))
+
+    def plan(self, records: Mapping[TopicPartition, list[ConsumerRecord]], now_s: float) -> Plan:
+        """Return what to do with records that were taken."""
+        plan = Plan({}, {}, [], {})
+        for place, each in records.items():
+            if each:
+                self._plan_one(plan, place, each, now_s)
+        return plan
+
+    def _plan_one(
+        self, plan: Plan, place: TopicPartition, records: list[ConsumerRecord], now_s: float
+    ) -> None:
+        partition = self._partitions.setdefault(place, _Partition(None))
+        first = records[0]
+        before, partition.before = partition.before, None
+        if not partition.has_begun:
+            partition.has_begun = True
+            count = 1
+            if before is not None and not before.is_alone and before.offset == first.offset:
+                count = before.times + 1
+            if count > TOGETHER_MAX or (before is not None and before.is_alone):
+                partition.alone_until_s = now_s + ALONE_S
+            else:
+                plan.marks[place] = Mark(False, first.offset, count).committed()
+        if partition.alone_until_s is not None and now_s >= partition.alone_until_s:
+            partition.alone_until_s = None
+        if partition.alone_until_s is None:
+            plan.given[place] = records
+            return
+        plan.next_offsets[place] = first.offset + 1
+        count = before.times + 1 if before is not None and before == (True, first.offset, before.times) else 1
+        if count > ALONE_MAX:
+            partition.alone_until_s = None
+            plan.dead.append(first)
+        else:
+            plan.given[place] = [first]
+            plan.marks[place] = Mark(True, first.offset, count).committed()
