@@ -1,8 +1,8 @@
 """Boot a Debian root with systemd as process 1, and check the units of deploy/systemd in it: `make test-systemd`.
 
-Needs root, and the Debian packages debootstrap and systemd-container (scripts/install-debian.sh installs them). The root
-is made once, in .cache/systemd/root; each run writes into a layer in memory above it. The machine has a network of its
-own, so ports of this host do not matter.
+Needs root, and the Debian packages debootstrap and systemd-container (scripts/install-debian.sh installs them). The
+root is made once, in .cache/systemd/root; each run writes into a layer in memory above it. The machine has a network of
+its own, so ports of this host do not matter.
 
     python scripts/systemd/boot.py                      the compiled build of this tree
     python scripts/systemd/boot.py --sources            the sources, without compiling

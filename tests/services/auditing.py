@@ -63,6 +63,7 @@ class AuditedLogs(Logs):
         done: Callable[[Read], None],
         *,
         bytes_max: int,
+        is_committed: bool = False,
         headers_only: bool = False,
     ) -> bool:
         def only_headers(read: Read) -> None:
@@ -72,7 +73,7 @@ class AuditedLogs(Logs):
             headers = tuple(batch.header for chunk in read.chunks for batch in chunk.batches)
             done(read._replace(chunks=(), headers=headers) if headers_only else read)
 
-        return super().read(place, offset, only_headers, bytes_max=bytes_max)
+        return super().read(place, offset, only_headers, bytes_max=bytes_max, is_committed=is_committed)
 
 
 class _Image:
