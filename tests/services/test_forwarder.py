@@ -244,3 +244,26 @@ def test_a_clock_that_was_set_back_prolongs_an_exact_delay_by_its_length_at_most
     house.clock.set_wall(house.clock.now_ms() - 3_600_000)
     house.pass_ms(5_400 + 2_600)
     assert house.delivered() == [b"a"]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_records_wait_in_order_while_the_disk_of_their_topic_is_full(
+    house: Delivering, error: ErrorCode
+) -> None:
+    is_full = True
+    house.logs.refused = lambda place, _batch: int(error) if is_full and place.topic == TOPIC else 0
+    house.store(b"a", b"b")
+    house.pass_ms(8_000)
+    house.store(b"c")
+    house.store(b"other", partition=1)
+    house.pass_ms(7_000)
+    assert (house.delivered(), house.delivered(1)) == ([], [])
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    is_full = False
+    house.pass_ms(30_000)
+    assert set(house.delivered()) == {b"a", b"b", b"c"}
+    assert len(house.delivered()) == 3
+    assert house.delivered()[:2] == [b"a", b"b"], "the delivery that was open goes first"
+    assert house.delivered(1) == [b"other"]
+    assert house.counts.dropped == 0
