@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure wheels deb build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
+.PHONY: help run compiled pure wheels deb test-packages build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,14 +21,19 @@ run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ct
 pure: ## run the sources of this tree uncompiled from now on; a change takes effect at the next start
 	@$(PYTHON) scripts/install.py $(VENV) --pure
 
-wheels: $(VENV)/.installed-test ## a wheel with the compiled modules for each CPython of this machine, into dist; minutes each
-	@$(BIN)/python -c 'import auditwheel' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
-	@$(BIN)/python scripts/wheels.py
+# The tools of packages, in a virtual environment of their own: a clone needs nothing of the tests to build a package.
+PACKAGING := .cache/packaging/venv
 
-deb: $(VENV)/.installed-test ## a Debian package for this release's Python, into dist; needs debhelper and dpkg-dev
-	@$(BIN)/python -c 'import auditwheel' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
-	@scripts/install-debian.sh debhelper dpkg-dev lintian
-	@$(BIN)/python scripts/deb.py
+$(PACKAGING)/.installed-packages: pyproject.toml
+	@$(PYTHON) scripts/install.py $(PACKAGING) --pure --extras packages
+	@touch $@
+
+wheels: $(PACKAGING)/.installed-packages ## a wheel with the compiled modules for each CPython of this machine, into dist; minutes each
+	@$(PACKAGING)/bin/python scripts/wheels.py
+
+deb: $(PACKAGING)/.installed-packages ## a Debian package for this release's Python, into dist; needs debhelper and dpkg-dev
+	@scripts/install-debian.sh binutils debhelper dpkg-dev lintian
+	@$(PACKAGING)/bin/python scripts/deb.py
 
 compiled: ## undo `make pure`: run the compiled build again
 	@$(PYTHON) scripts/install.py $(VENV) --auto
@@ -182,6 +187,12 @@ unit-rooms: judges
 
 installation: judges ## each kind of installation, made by pip
 	$(PYTEST) -q -m "not slow" tests/installation $(CLIENT_WHEEL)
+
+# Fetches a gigabyte, compiles for each Python, and takes most of an hour. Root, because it makes Debian systems.
+test-packages: judges ## wheels, the Debian package, the image, uv and pipx, each installed and tried; as root
+	@$(BIN)/python -c 'import auditwheel, pipx, uv' 2>/dev/null || $(PYTHON) scripts/install.py $(VENV) --extras packages
+	@scripts/install-debian.sh binutils buildah debhelper debootstrap dpkg-dev lintian
+	$(PYTEST) -q tests/installation
 
 system: judges ## the system, crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))

@@ -30,6 +30,10 @@ DELAYED_PREFIX = "__delayed_"
 """Topics in which delayed records wait, one for each level; and the one below."""
 DELAYED_STATE = "__delayed_state"
 """Where the services process keeps how far it has delivered."""
+DELAYED_TRANSACTIONS = "__delayed_transactions"
+"""Where delayed records wait until their transaction has ended."""
+DELAYED_CANCELS = "__delayed_cancels"
+"""What cancels delayed records."""
 
 TOPIC_NAME_LENGTH_MAX = 249
 

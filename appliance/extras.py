@@ -14,6 +14,7 @@ EXTRA_OF: Final = {
     "confluent_kafka": "cli",
     "rich": "cli",
     "cryptography": "cli",
+    "jinja2": "console",
     "kazoo": "zookeeper",
     "jwt": "oauth",
     "pyarrow": "spark",

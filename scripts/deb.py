@@ -30,7 +30,7 @@ PYTHON = "/usr/bin/python3"
 STAGE = "staged"
 """deploy/debian/rules takes the files from there."""
 LIBRARY = Path("usr/lib") / PACKAGE
-EXTRAS = "[cli,oauth,zookeeper]"
+EXTRAS = "[cli,console,oauth,zookeeper]"
 PLATFORMS = (
     "linux_x86_64",
     "manylinux_2_34_x86_64",
@@ -38,7 +38,11 @@ PLATFORMS = (
     "manylinux_2_17_x86_64",
     "manylinux2014_x86_64",
 )
-NOT_SHIPPED = ("**/tests", "**/__pycache__", "bin", "**/*.pyi", "**/*.pyx", "**/*.pxd", "**/include")
+NOT_SHIPPED = (
+    *("**/tests", "**/__pycache__", "bin", "**/*.pyi", "**/*.pyx", "**/*.pxd", "**/include"),
+    *("MANIFEST.in", "README.md"),  # some wheels put such files beside the packages
+    "zstandard/_cffi*.so",  # for PyPy; CPython uses zstandard/backend_c*.so
+)
 DEPLOY = ROOT / "deploy"
 
 COMMAND = f"""#!{PYTHON} -I
@@ -128,6 +132,8 @@ def _install_python(wheel: Path, stage: Path) -> None:
             path.chmod(0o644)
             if path.suffix == ".py":
                 _without_interpreter_line(path)
+            elif ".so" in path.suffixes and b".debug_info" in path.read_bytes():
+                run(["strip", "--strip-debug", str(path)])  # PyPI's lz4 and zstandard: 25 MB
 
 
 def _without_interpreter_line(path: Path) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that judges the appliance and is not a Python package: kcat, KafkaJS and its codecs, Apache Kafka's
-# Java clients, tools and Streams, Apache ZooKeeper's server; Prometheus; a program on franz-go; and what the ZeroMQ
+# Java clients, tools and Streams, Apache ZooKeeper's server; Prometheus; Chromium; a program on franz-go; and what the ZeroMQ
 # examples in Node and Go import.
 # Idempotent and quick when all is there.
 set -euo pipefail
@@ -25,3 +25,4 @@ scripts/install-kafka.sh
 scripts/install-kafka-streams.sh
 scripts/install-zookeeper.sh
 scripts/install-prometheus.sh
+scripts/install-chromium.sh

@@ -16,8 +16,9 @@ from pathlib import Path
 import click
 
 from appliance.cli.program import program
-from appliance.config.declaration import Declaration, text_of
+from appliance.config.declaration import Declaration, Effect, text_of
 from appliance.config.settings import option_declarations
+from appliance.config.topic_configs import BROKER_WIDE
 from appliance.version import VERSION
 
 NAME = "appliance"
@@ -27,6 +28,11 @@ EXIT_STATUS = (
     ("2", "A flag, an option or an argument is wrong."),
     ("130", "It was interrupted."),
 )
+EFFECTS = {
+    Effect.AT_ONCE: "Takes effect at once.",
+    Effect.AT_RESTART: "Takes effect at restart.",
+    Effect.NONE: "Has no effect; it is stored and shown only.",
+}
 
 
 def escaped(text: str) -> str:
@@ -102,8 +108,17 @@ def pages(
         yield from pages(each, (*words, name), context)
 
 
-def options_page(declarations: Iterable[Declaration]) -> str:
-    """Return appliance.toml(5)."""
+def option_entries(declarations: Iterable[Declaration]) -> Iterator[str]:
+    """Return the lines of one list of options, in the order of their names."""
+    for each in sorted(declarations, key=lambda declaration: declaration.name):
+        default = text_of(each.default)
+        yield ".TP"
+        yield f"\\fB{escaped(each.name)}\\fP = {escaped(default) if default else '(none)'}"
+        yield escaped(f"{each.doc} Must be {each.allowed()}. {EFFECTS[each.effect]}")
+
+
+def options_page(declarations: Iterable[Declaration], of_topics: Iterable[Declaration]) -> str:
+    """Return appliance.toml(5): the options, and the defaults of topics under their broker-wide names."""
     lines = head("appliance.toml", 5, "options of the appliance")
     lines += [
         ".SH DESCRIPTION",
@@ -118,14 +133,11 @@ def options_page(declarations: Iterable[Declaration]) -> str:
             "`appliance serve --set NAME=VALUE` sets an option for one start."
         ),
         ".SH OPTIONS",
+        *option_entries(declarations),
+        ".SH DEFAULTS OF TOPICS",
+        "These apply to every topic that has no value of its own for the setting.",
+        *option_entries(of_topics),
     ]
-    for each in sorted(declarations, key=lambda declaration: declaration.name):
-        default = text_of(each.default)
-        lines += [
-            ".TP",
-            f"\\fB{escaped(each.name)}\\fP = {escaped(default) if default else '(none)'}",
-            escaped(f"{each.doc} Must be {each.allowed()}. Takes effect {each.effect.value}."),
-        ]
     lines += [".SH FILES", "/etc/appliance/appliance.toml", ".SH SEE ALSO", "\\fBappliance\\-serve\\fP(1)"]
     return "\n".join(lines) + "\n"
 
@@ -134,7 +146,8 @@ def write(directory: Path) -> list[Path]:
     """Write all pages; return their paths."""
     found = dict(pages(program, (NAME,), None))
     found["appliance.toml.5"] = options_page(
-        declaration for _, _, declaration in option_declarations().values()
+        (declaration for _, _, declaration in option_declarations().values()),
+        (declaration for declaration, _, _ in BROKER_WIDE.values()),
     )
     written = []
     for name, text in found.items():

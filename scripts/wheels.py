@@ -1,8 +1,10 @@
 """Build a wheel with the compiled modules for each CPython of this machine, and put it into `dist`.
 
-usage: wheels.py [--python VERSION,...] [--into DIR]
+usage: wheels.py [--python VERSION,...] [--debian SUITE] [--into DIR]
 
     --python   3.12,3.13: these versions only; fails if one of them is not there
+    --debian   forky: with the Python of this Debian release, in a fresh system of it (debian-root.sh); needs --python
+               and root
     --into     where the wheels go; `dist` by default
 
 The interpreters are those of PATH, pyenv and uv with a version from 3.11 on. Each builds with its own headers, in
@@ -78,9 +80,32 @@ def build_one(python: Path, into: Path) -> Path:
     if made.returncode:
         raise BuildFailed(f"the build with {python} failed, see above")
     (wheel,) = Path(made.stdout.strip()).parent.glob("*.whl")
+    return repair(wheel, into)
+
+
+def build_in_debian(version: str, suite: str, into: Path) -> Path:
+    """Build and check the wheel for the Python of a Debian release. Return its path in `into`.
+
+    Raises:
+        BuildFailed: a step failed.
+    """
+    words = [str(ROOT / "scripts" / "wheel-in-debian.sh"), version, suite]
+    made = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if made.returncode:
+        raise BuildFailed(f"the build with Python {version} of Debian {suite} failed, see above")
+    return repair(Path(made.stdout.split()[-1]), into)
+
+
+def repair(wheel: Path, into: Path) -> Path:
+    """Let auditwheel check, strip and name a wheel. Return the path of the result in `into`.
+
+    Raises:
+        BuildFailed: auditwheel refuses it.
+    """
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     before = set(into.glob("*.whl"))
-    repair = [sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", str(into), str(wheel)]
-    done = subprocess.run(repair, capture_output=True, text=True, check=False, env=_with_scripts(environment))
+    words = [sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", str(into), str(wheel)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=_with_scripts(environment))
     if done.returncode:
         raise BuildFailed(f"auditwheel refuses {wheel.name}:\n{done.stdout}{done.stderr}")
     new = set(into.glob("*.whl")) - before
@@ -100,9 +125,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--python", type=lambda text: text.split(","), metavar="VERSION,...")
+    parser.add_argument("--debian", metavar="SUITE")
     parser.add_argument("--into", type=Path, default=ROOT / "dist")
     asked = parser.parse_args()
-    there = interpreters()
+    if asked.debian and not asked.python:
+        parser.error("--debian needs --python: a release has one Python, and you say which")
+    there = dict.fromkeys(asked.python, None) if asked.debian else interpreters()
     wanted = asked.python or list(there)
     if absent := [version for version in wanted if version not in there]:
         sys.exit(f"appliance: no CPython {', '.join(absent)} with headers and pip on this machine")
@@ -110,7 +138,11 @@ def main() -> None:
     try:
         for version in wanted:
             began = time.monotonic()
-            wheel = build_one(there[version], asked.into)
+            python = there[version]
+            if python is None:
+                wheel = build_in_debian(version, asked.debian, asked.into)
+            else:
+                wheel = build_one(python, asked.into)
             size_mb = wheel.stat().st_size / 1e6
             say(f"CPython {version}: {wheel.name}, {size_mb:.1f} MB, in {time.monotonic() - began:.0f} s")
             print(wheel)
@@ -119,6 +151,7 @@ def main() -> None:
     left_out = [version for version in VERSIONS if version not in there]
     if left_out and asked.python is None:
         say(f"not built, because this machine has no such interpreter: CPython {', '.join(left_out)}")
+        say("scripts/wheels.py --debian builds with the Python of a later Debian release")
 
 
 if __name__ == "__main__":

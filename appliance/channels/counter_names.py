@@ -33,6 +33,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_transactional_ids",
         "owed_transactions",
         "markers",
+        "open_transactions",
+        "timed_out_transactions",
     ),
     "purgatory": (
         "waiting",
@@ -45,12 +47,20 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "expired_answers",
     ),
     "keys": ("keys", "fetches", "failed_fetches", "unknown_keys"),
-    "metrics": ("refused_requests", "ended_connections", "group_rounds", "failed_group_rounds"),
+    "metrics": (
+        "refused_requests",
+        "ended_connections",
+        "group_rounds",
+        "failed_group_rounds",
+        "age_looks",
+    ),
+    "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
         "delivered_records",
         "waiting_deliveries",
         "repeated_records",
         "dropped_records",
+        "cancelled_records",
         "unread_records",
         "audited_records",
         "lost_observations",
@@ -66,6 +76,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "throttled_answers",
         "throttled_sessions",
         "forgotten_budgets",
+        "throttled_ms",
     ),
     "ioproc": (
         "failed_log_dirs_bits",

@@ -21,8 +21,9 @@ log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an 
 (PRODUCE), the leader epoch asked for (EPOCH_END), the lowest producer id wanted (DESCRIBE_PRODUCER);
 `length_bytes` the payload's length (PRODUCE), the most bytes wanted (FETCH), how long an answer may wait for followers
 in ms (DELETE_RECORDS). `epoch` is the leader epoch the client believes in, -1 where it does not say; so is
-`api_version` of a FETCH, of the record before its offset. `connection` is the number of the client's connection within
-its network process: the worker takes turns between connections where operations are costly.
+`api_version` of a FETCH, of the record before its offset. `producer_id` of a PRODUCE or FETCH that is timed for the
+metrics is when its request arrived, in monotonic ns; 0 of all others. `connection` is the number of the client's
+connection within its network process: the worker takes turns between connections where operations are costly.
 
 Response, 64 bytes, little endian:
 
@@ -103,6 +104,8 @@ PERMITTED_PRODUCER_ID: Final = 12
 PERMITTED_EPOCH: Final = POSITION
 # PRODUCE
 PRODUCE_TIMEOUT_MS: Final = OFFSET
+# PRODUCE, FETCH
+ARRIVED_NS: Final = 12
 # FETCH
 MAX_BYTES: Final = LENGTH_BYTES
 LAST_FETCHED_EPOCH: Final = API_VERSION
@@ -252,8 +255,12 @@ def produce_request(  # noqa: PLR0917 - keywords would double its cost for each 
     api_version: int,
     timeout_ms: int,
     connection: int,
+    arrived_ns: int = 0,
 ) -> Request:
-    """Pack a PRODUCE: `length_bytes` of one batch at `position` of the sender's pool."""
+    """Pack a PRODUCE: `length_bytes` of one batch at `position` of the sender's pool.
+
+    `arrived_ns` is when the request arrived, 0 unless it is timed; so in `fetch_request`.
+    """
     return (
         _PRODUCE,
         flags,
@@ -267,7 +274,7 @@ def produce_request(  # noqa: PLR0917 - keywords would double its cost for each 
         length_bytes,
         api_version,
         timeout_ms,
-        0,
+        arrived_ns,
         connection,
     )
 
@@ -282,6 +289,7 @@ def fetch_request(  # noqa: PLR0917 - as above
     max_bytes: int,
     last_fetched_epoch: int,
     offset: int,
+    arrived_ns: int = 0,
 ) -> Request:
     """Pack a FETCH: where the records from `offset` on lie. Epochs are -1 where the reader does not say them."""
     return (
@@ -297,7 +305,7 @@ def fetch_request(  # noqa: PLR0917 - as above
         max_bytes,
         last_fetched_epoch,
         offset,
-        0,
+        arrived_ns,
         0,
     )
 

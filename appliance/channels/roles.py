@@ -28,6 +28,7 @@ class RoleKind(StrEnum):
     AUDITOR = "auditor"
     KEYS = "keys"
     METRICS = "metrics"
+    CONSOLE = "console"
     SERVICES = "services"
 
 
@@ -93,6 +94,7 @@ AUDITOR = Role(RoleKind.AUDITOR)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 KEYS = Role(RoleKind.KEYS)
 METRICS = Role(RoleKind.METRICS)
+CONSOLE = Role(RoleKind.CONSOLE)
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -141,6 +143,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
         roles += [KEYS]
     if settings.metrics.is_on:
         roles += [METRICS]
+    if settings.console.is_on:
+        roles += [CONSOLE]
     roles += services_roles(settings)
     return tuple(roles)
 

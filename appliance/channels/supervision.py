@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.channels.roles import Role, RoleKind
 
-MESSAGE_BYTES_MAX = 4096
+MESSAGE_BYTES_MAX = 65536
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -65,7 +65,44 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     number: int
 
 
-Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat
+class MemoryWanted(msgspec.Struct, tag=True, frozen=True):
+    """Metrics process → supervisor: say how much memory each process has."""
+
+
+class MemoryShare(_Peer, tag=True, frozen=True):
+    """Supervisor → metrics process: memory and open files of one process; the supervisor's generation is 0."""
+
+    proportional_bytes: int
+    """PSS; -1: the kernel does not show it."""
+    open_files: int
+
+
+class Reloaded(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → controller: the configuration file was read again. `configs`: what it says of settings that may
+    change at run time, name → text."""
+
+    configs: dict[str, str]
+
+
+class LogLevels(msgspec.Struct, tag=True, frozen=True):
+    """Controller → supervisor → other children: log from these levels on. Logger → level (`config.loggers`)."""
+
+    levels: dict[str, str]
+
+
+Message = (
+    Ready
+    | Failed
+    | PeerDown
+    | PeerHeld
+    | PeerUp
+    | Stop
+    | Heartbeat
+    | MemoryWanted
+    | MemoryShare
+    | Reloaded
+    | LogLevels
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

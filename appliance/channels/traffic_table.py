@@ -18,6 +18,7 @@ The region `traffic` has one part for each network process, which it alone write
             word 8 …      histogram of the time from a request's arrival to its answer
             word 32 …     histogram of the time from the answer to its last byte in the socket
             word 56 …     histogram of both together
+            word 80 …     histogram of the time from a request's first byte to its last
 
     histogram             word 0 the sum in nanoseconds, then the number of requests in each bucket of BUCKETS_NS, and
                           last of those above
@@ -29,7 +30,8 @@ A few pages more, behind these parts, are written by the metrics process: what i
 for KEPT_PER_PAGE processes (`metrics/proc_files.py`).
 
 The region `logs` has one row of four words for each row of the partition table, written by the worker that leads the
-partition: incarnation, bytes, segments, zeros.
+partition: incarnation, bytes, segments, zeros. Behind these rows, each worker has a page for what its requests and its
+flushes took, which it alone writes: histograms one after the other, from PRODUCE_QUEUE on.
 
 Rules
 
@@ -65,6 +67,7 @@ HISTOGRAM_WORDS: Final = 24
 ANSWER_TIME: Final = 8
 SEND_TIME: Final = ANSWER_TIME + HISTOGRAM_WORDS
 TOTAL_TIME: Final = SEND_TIME + HISTOGRAM_WORDS
+RECEIVE_TIME: Final = TOTAL_TIME + HISTOGRAM_WORDS
 
 HEAD_WORDS: Final = 1024
 CODES: Final = 256
@@ -89,13 +92,26 @@ LOG_WORDS: Final = 4
 LOG_BYTES: Final = 1
 LOG_SEGMENTS: Final = 2
 
+PRODUCE_QUEUE: Final = 0
+"""From a request's arrival until the worker takes an operation of it."""
+PRODUCE_LOG: Final = PRODUCE_QUEUE + HISTOGRAM_WORDS
+"""The append."""
+PRODUCE_REPLICATE: Final = PRODUCE_LOG + HISTOGRAM_WORDS
+"""From the append until the followers, or the disk, have it. Only of answers that wait for that."""
+FETCH_QUEUE: Final = PRODUCE_REPLICATE + HISTOGRAM_WORDS
+FETCH_LOG: Final = FETCH_QUEUE + HISTOGRAM_WORDS
+"""The look-up of the records' place."""
+FLUSH_TIME: Final = FETCH_LOG + HISTOGRAM_WORDS
+STAGE_WORDS: Final = FLUSH_TIME + HISTOGRAM_WORDS
+
 _APIS_AT: Final = HEAD_WORDS
 _ROWS_AT: Final = _APIS_AT + APIS * API_WORDS
 _PAGE_WORDS: Final = 512
 
 assert len(BUCKETS_NS) + 2 <= HISTOGRAM_WORDS
 assert FETCH_ERRORS + CODES <= HEAD_WORDS
-assert TOTAL_TIME + HISTOGRAM_WORDS <= API_WORDS
+assert RECEIVE_TIME + HISTOGRAM_WORDS <= API_WORDS
+assert STAGE_WORDS <= _PAGE_WORDS
 
 
 def _part_words(rows: int) -> int:
@@ -121,9 +137,15 @@ def part_position(part: int, *, rows: int) -> int:
     return part * _part_words(rows) * WORD_BYTES
 
 
-def log_sizes_bytes(rows: int) -> int:
-    """Return the bytes of the region `logs` for so many partitions."""
-    return rows * LOG_WORDS * WORD_BYTES
+def log_sizes_bytes(rows: int, workers: int) -> int:
+    """Return the bytes of the region `logs` for so many partitions and workers."""
+    return stages_at(workers, rows=rows) * WORD_BYTES
+
+
+def stages_at(worker: int, *, rows: int) -> int:
+    """Return the index of the first word of a worker's page; workers are numbered over all slots."""
+    first = -(-rows * LOG_WORDS // _PAGE_WORDS)
+    return (first + worker) * _PAGE_WORDS
 
 
 class TrafficPart:

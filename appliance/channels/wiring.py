@@ -129,6 +129,7 @@ class Wiring:
     `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
     `clean_directories`, of those that several processes share, had been closed in good order by then; each with a name
     for this life of the instance, by which its processes tell that it was one of them who began there.
+    `file_configs` is what the configuration file says of settings that may change at run time, if it was read again.
     `hash_secret` is for hashes of names that clients choose.
     """
 
@@ -138,6 +139,7 @@ class Wiring:
     doorbells: Mapping[Role, int]
     emptied_slots: frozenset[int] = frozenset()
     clean_directories: Mapping[Path, str] = field(default_factory=dict)
+    file_configs: Mapping[str, str] | None = None
     hash_secret: bytes = field(default_factory=partial(os.urandom, 16), repr=False)
 
     @property
@@ -216,10 +218,10 @@ class Wiring:
             self.image_name: POINTER_BYTES,
             self.samples_name: samples_size_bytes(settings.network.processes),
         }
-        if settings.metrics.is_on:
+        if settings.counts_traffic:
             rows = settings.broker.max_partitions
             sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
-            sizes[self.logs_name] = log_sizes_bytes(rows)
+            sizes[self.logs_name] = log_sizes_bytes(rows, settings.slots * settings.io.workers)
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()
 
@@ -247,12 +249,14 @@ class Wiring:
     def close_bells_of_strangers(self, role: Role) -> None:
         """Close, in the new process of `role`, the doorbells of those whom it never rings.
 
-        It rings those with whom it shares a ring. A network process rings the key process (key_channel.py) and the
-        services processes, too.
+        It rings those with whom it shares a ring. A network process also rings the key process (key_channel.py).
+        Network processes and coordinators ring the services processes.
         """
         known = {role}
         if role.kind is RoleKind.NETPROC:
-            known |= {KEYS, *services_roles(self.settings)}
+            known.add(KEYS)
+        if role.kind in {RoleKind.NETPROC, RoleKind.COORDINATOR}:
+            known.update(services_roles(self.settings))
         for writer, reader in ring_routes(self.settings):
             if role in (writer, reader):
                 known |= {writer, reader}
@@ -300,7 +304,7 @@ class Attachment:
         return self.wiring.clean_directories if self.generation == 1 else {}
 
     def services_bells(self) -> tuple[Doorbell, ...]:
-        """The doorbells of the services processes, which share no ring with a network process."""
+        """The doorbells of the services processes, which share no ring with those that ring them."""
         return tuple(map(self._doorbell, services_roles(self.wiring.settings)))
 
     def _doorbell(self, role: Role) -> Doorbell:

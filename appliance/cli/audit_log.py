@@ -17,7 +17,7 @@ import msgspec
 from appliance.audit.entry import DENIED, DONE, EVENTS, FAILED, UNKNOWN, Entry, Resource, time_text
 from appliance.audit.reader import EntryFilter, Reader
 from appliance.errors import HostFault, OperatorFault
-from appliance.journal import one_line
+from appliance.journal_line import one_line
 
 LOOK_S: Final = 0.25
 SHOWN_RESOURCES: Final = 5

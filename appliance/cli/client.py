@@ -129,10 +129,11 @@ def bootstrap_of(bootstrap: str) -> str:
 
 
 def _has_ipv4(bootstrap: str) -> bool:
+    """Ask as librdkafka asks: on a host without a network, AI_ADDRCONFIG finds no IPv4 address, not even loopback."""
     for address in bootstrap.split(","):
         host, _ = split_address(address)
         try:
-            socket.getaddrinfo(host, None, socket.AF_INET)
+            socket.getaddrinfo(host, None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
         except OSError:
             return False
     return True

@@ -1,4 +1,4 @@
-"""`appliance cluster info`: what a broker tells of the cluster, whoever made it."""
+"""`appliance cluster`: info and health, as a broker of the cluster tells them, whoever made it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.cluster_health import health
 from appliance.cli.connecting import REQUEST_TIMEOUT_S
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.topic_names import is_internal
 
 
-@click.group(cls=AliasedGroup, short_help="Show the cluster: its brokers, controller and topics.")
+@click.group(cls=AliasedGroup, short_help="Show the cluster: its brokers and topics, and what is wrong.")
 def cluster() -> None:
     """Show the cluster as one of its brokers describes it."""
+
+
+cluster.add_command(health)
 
 
 @cluster.command()

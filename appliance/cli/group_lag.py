@@ -82,18 +82,26 @@ def lags(
 ) -> list[dict[str, Any]]:
     """One object a partition that the group has committed in, or that is among `partitions`; the keys are stable.
 
-    `end` is the high watermark, or with `read_committed` the last stable offset; `lag` is counted to it.
+    `end` is the high watermark, or with `read_committed` the last stable offset; `lag` is counted to it. `stable_end`
+    is the last stable offset in both cases, and `stable_lag` is counted to it.
     """
     committed = committed_offsets(client, group)
     every = sorted({*committed, *partitions})
-    ends = offsets_at(client, every, latest(), read_committed=read_committed)
+    stable_ends = offsets_at(client, every, latest(), read_committed=True)
+    ends = stable_ends if read_committed else offsets_at(client, every, latest())
     return [
         {
             "topic": place[0],
             "partition": place[1],
             "committed": committed.get(place),
             "end": ends.get(place),
-            "lag": max(0, ends[place] - committed[place]) if place in ends and place in committed else None,
+            "lag": _lag(ends.get(place), committed.get(place)),
+            "stable_end": stable_ends.get(place),
+            "stable_lag": _lag(stable_ends.get(place), committed.get(place)),
         }
         for place in every
     ]
+
+
+def _lag(end: int | None, committed: int | None) -> int | None:
+    return None if end is None or committed is None else max(0, end - committed)

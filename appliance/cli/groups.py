@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked, refusal
+from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import lags
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, print_json, print_table, shown_duration, shown_time
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+ages_option = click.option(
+    "--ages/--no-ages",
+    "with_ages",
+    default=True,
+    help="Read a record of each partition with a lag, to show how old it is.  [default: --ages]",
+)
 isolation_option = click.option(
     "--read-committed", is_flag=True, help="Count lag to the last stable offset, not to the high watermark."
 )
@@ -73,17 +80,27 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @isolation_option
+@ages_option
 @json_option
 @watch_option
 @client_options
 def describe(
-    *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
+    *,
+    names: tuple[str, ...],
+    read_committed: bool,
+    with_ages: bool,
+    as_json: bool,
+    watch_s: float | None,
+    bootstrap: str,
 ) -> None:
-    """Show state, members, their partitions, and the lag of each partition."""
+    """Show state, members, their partitions, and the lag of each partition in records and in time."""
     client = admin_client(bootstrap)
 
     def show() -> None:
-        described = [_describe(client, name, read_committed) for name in dict.fromkeys(names)]
+        described = [
+            _describe(client, name, bootstrap=bootstrap, read_committed=read_committed, with_ages=with_ages)
+            for name in dict.fromkeys(names)
+        ]
         if as_json:
             print_json(described)
         else:
@@ -95,28 +112,42 @@ def describe(
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @isolation_option
+@ages_option
 @json_option
 @watch_option
 @client_options
 def lag(
-    *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
+    *,
+    names: tuple[str, ...],
+    read_committed: bool,
+    with_ages: bool,
+    as_json: bool,
+    watch_s: float | None,
+    bootstrap: str,
 ) -> None:
-    """Show the lag of groups, by partition and in total."""
+    """Show the lag of groups, by partition and in total.
+
+    LAG counts records, STABLE LAG those up to the last stable offset. AGE says how long ago the record was written that
+    the group reads next.
+    """
     client = admin_client(bootstrap)
 
     def show() -> None:
-        told = [_lag(client, name, read_committed) for name in dict.fromkeys(names)]
+        told = [
+            _lag(client, name, bootstrap=bootstrap, read_committed=read_committed, with_ages=with_ages)
+            for name in dict.fromkeys(names)
+        ]
         if as_json:
             print_json(told)
             return
         print_table(
-            ("GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG"),
+            ("GROUP", "TOPIC", "PARTITION", *_LAG_HEADINGS),
             [
-                (group["group"], p["topic"], p["partition"], p["committed"], p["end"], p["lag"])
+                (group["group"], p["topic"], p["partition"], *_lag_cells(p))
                 for group in told
                 for p in group["partitions"]
             ],
-            right=("PARTITION", "COMMITTED", "END", "LAG"),
+            right=("PARTITION", *_LAG_HEADINGS),
         )
         for group in told:
             click.echo(f"{group['group']}: total lag {group['lag']}")
@@ -126,10 +157,16 @@ def lag(
 
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@yes_option
 @json_option
 @client_options
-def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Delete groups without members, and their committed offsets."""
+def delete(*, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> int:
+    """Delete groups without members, and their committed offsets. The command asks for confirmation; without a
+    terminal it requires --yes.
+    """
+    if not yes:
+        what = "this group and its" if len(names) == 1 else f"these {len(names)} groups and their"
+        require_yes("groups delete", f"Delete {what} committed offsets?", names=names)
     client = admin_client(bootstrap)
     pending = asked(
         lambda: client.delete_consumer_groups(list(dict.fromkeys(names)), request_timeout=REQUEST_TIMEOUT_S)
@@ -145,7 +182,25 @@ def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     return outcomes.finish()
 
 
-def _describe(client: AdminClient, name: str, read_committed: bool) -> dict[str, Any]:
+_LAG_HEADINGS: Final = ("COMMITTED", "END", "LAG", "STABLE LAG", "AGE", "LAST COMMIT")
+
+
+def _lag_cells(partition: dict[str, Any]) -> tuple[object, ...]:
+    """Cells under _LAG_HEADINGS."""
+    age_ms, commit_ms = partition["age_ms"], partition["commit_time_ms"]
+    return (
+        partition["committed"],
+        partition["end"],
+        partition["lag"],
+        partition["stable_lag"],
+        None if age_ms is None else shown_duration(age_ms),
+        None if commit_ms is None else shown_time(commit_ms),
+    )
+
+
+def _describe(
+    client: AdminClient, name: str, *, bootstrap: str, read_committed: bool, with_ages: bool
+) -> dict[str, Any]:
     """The keys are stable; `members` is empty for a group of simple consumers."""
     pending = asked(lambda: client.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S))
     group = answer_of(pending[name])
@@ -165,6 +220,7 @@ def _describe(client: AdminClient, name: str, read_committed: bool) -> dict[str,
             }
         )
     partitions = lags(client, name, owners, read_committed=read_committed)
+    _add_ages(bootstrap, name, partitions, read_committed=read_committed, with_ages=with_ages)
     if state == "dead" and not partitions:
         raise BrokerError(f"there is no group {name}")
     return {
@@ -180,11 +236,28 @@ def _describe(client: AdminClient, name: str, read_committed: bool) -> dict[str,
     }
 
 
-def _lag(client: AdminClient, name: str, read_committed: bool) -> dict[str, Any]:
+def _add_ages(
+    bootstrap: str, name: str, partitions: list[dict[str, Any]], *, read_committed: bool, with_ages: bool
+) -> None:
+    if with_ages:
+        from appliance.cli.group_ages import add_ages  # its codec takes time to load, also for `--help`
+
+        add_ages(bootstrap, name, partitions, read_committed=read_committed)
+    else:
+        for each in partitions:
+            each.update(dict.fromkeys(("age_ms", "stable_age_ms", "commit_time_ms")))
+
+
+def _lag(
+    client: AdminClient, name: str, *, bootstrap: str, read_committed: bool, with_ages: bool
+) -> dict[str, Any]:
     partitions = lags(client, name, read_committed=read_committed)
+    _add_ages(bootstrap, name, partitions, read_committed=read_committed, with_ages=with_ages)
     return {
         "group": name,
         "lag": sum(each["lag"] or 0 for each in partitions),
+        "stable_lag": sum(each["stable_lag"] or 0 for each in partitions),
+        "age_ms": max((each["age_ms"] for each in partitions if each["age_ms"] is not None), default=None),
         "partitions": partitions,
     }
 
@@ -203,20 +276,18 @@ def _print_described(described: list[dict[str, Any]]) -> None:
         click.echo(", ".join(words))
         clients = {each["member"]: f"{each['client']} {each['host']}" for each in group["members"]}
         print_table(
-            ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "CLIENT"),
+            ("TOPIC", "PARTITION", *_LAG_HEADINGS, "MEMBER", "CLIENT"),
             [
                 (
                     each["topic"],
                     each["partition"],
-                    each["committed"],
-                    each["end"],
-                    each["lag"],
+                    *_lag_cells(each),
                     each["member"],
                     clients.get(each["member"]),
                 )
                 for each in group["partitions"]
             ],
-            right=("PARTITION", "COMMITTED", "END", "LAG"),
+            right=("PARTITION", *_LAG_HEADINGS),
         )
 
 

@@ -1,21 +1,20 @@
-"""`appliance help`, `version`, `completion` and `ls`: commands about the commands."""
+"""`appliance help`, `version` and `ls`: commands about the commands."""
 
 from __future__ import annotations
 
-from typing import Final
-
 import click
 
+from appliance.build import build
+from appliance.cli.output import json_option, print_json
 from appliance.cli.program import program, version_text
 from appliance.cli.topics import list_topics
-
-SHELLS: Final = ("bash", "zsh", "fish")
-COMPLETE_VARIABLE: Final = "_APPLIANCE_COMPLETE"
+from appliance.version import VERSION
 
 
 @click.command(name="help", short_help="Show the help of a command.")
 @click.argument("names", metavar="[COMMAND...]", nargs=-1)
-def show_help(*, names: tuple[str, ...]) -> None:
+@json_option
+def show_help(*, names: tuple[str, ...], as_json: bool) -> None:
     """Show the help of a command, or of all commands."""
     command: click.Command = program
     context = click.Context(program, info_name="appliance", **program.context_settings)
@@ -25,30 +24,20 @@ def show_help(*, names: tuple[str, ...]) -> None:
             raise click.UsageError(f"no such command: {' '.join(names)!r}")
         command = found
         context = click.Context(command, info_name=found.name, parent=context)
-    click.echo(command.get_help(context))
+    if as_json:
+        print_json({"command": " ".join(["appliance", *names]), "help": command.get_help(context)})
+    else:
+        click.echo(command.get_help(context))
 
 
 @click.command(short_help="Show the version.")
-def version() -> None:
+@json_option
+def version(*, as_json: bool) -> None:
     """Show the version and whether this build is compiled."""
-    click.echo(version_text())
-
-
-@click.command(short_help="Print a script for shell completion.")
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(*, shell: str) -> None:
-    """Print a script that lets SHELL complete commands and flags.
-
-    \b
-    bash: appliance completion bash > ~/.local/share/bash-completion/completions/appliance
-    zsh:  appliance completion zsh > "${fpath[1]}/_appliance"
-    fish: appliance completion fish > ~/.config/fish/completions/appliance.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    complete = get_completion_class(shell)
-    assert complete is not None, "click knows the three"
-    click.echo(complete(program, {}, "appliance", COMPLETE_VARIABLE).source())
+    if as_json:
+        print_json({"version": VERSION, "build": build()})
+    else:
+        click.echo(version_text())
 
 
 ls = click.Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -66,6 +67,30 @@ def _print_lines(headings: Sequence[str], rows: Sequence[Sequence[object]], righ
 
 def _shown(cell: object) -> str:
     return "-" if cell is None else str(cell)
+
+
+def shown_duration(duration_ms: int) -> str:
+    """`250 ms`, `4.2 s`, `3 min 5 s`, `2 h 10 min` or `5 d 3 h`: a duration for people."""
+    if duration_ms < 1000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.1f} s"
+    seconds = duration_ms // 1000
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    minutes = seconds // 60
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // (24 * 60)} d {minutes // 60 % 24} h"
+
+
+def shown_time(timestamp_ms: int) -> str:
+    """`2026-01-31T12:00:00Z`, in UTC; the number itself where it lies outside of the calendar."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def shown_bytes(amount: float) -> str:

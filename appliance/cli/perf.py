@@ -1,4 +1,4 @@
-"""`appliance perf produce` and `perf consume`: how many records a second a broker takes and gives, from this machine.
+"""`appliance perf`: produce, consume and latency: what a broker takes and gives, as seen from this machine.
 
 A quick look, by one librdkafka client in one process. Figures that are held against others are made by `benchmarks/`.
 """
@@ -17,6 +17,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.latencies import Latencies
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json
+from appliance.cli.perf_latency import perf_latency
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -27,9 +28,12 @@ BATCH: Final = 10_000
 SILENCE_S: Final = 10.0
 
 
-@click.group(cls=AliasedGroup, short_help="Measure produce and consume throughput.")
+@click.group(cls=AliasedGroup, short_help="Measure throughput and latency of a broker.")
 def perf() -> None:
     """Measure throughput and latency of producing and consuming."""
+
+
+perf.add_command(perf_latency)
 
 
 class _Sent:

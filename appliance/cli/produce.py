@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 import time
 from collections.abc import Iterator
@@ -40,6 +41,9 @@ PRODUCER_OPTIONS: Final[dict[str, object]] = {
     "allow.auto.create.topics": True,
 }
 
+RAW: Final = "raw"
+ENCODINGS: Final = (RAW, "base64", "hex")
+
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -51,6 +55,10 @@ class Progress(Protocol):
 
 class NoKey(OperatorFault):
     """A line, or a file, without the key separator that was asked for."""
+
+
+class BadEncoding(NoKey):
+    """A key or a value that is not written as `--encoding` says."""
 
 
 class Deliveries:
@@ -76,9 +84,17 @@ class Deliveries:
 class RecordReader:
     """Turns input into (key, value) pairs as the flags say."""
 
-    __slots__ = ("_key", "_null_marker", "_separator")
+    __slots__ = ("_encoding", "_key", "_null_marker", "_separator")
 
-    def __init__(self, *, key: str | None, key_separator: str | None, null_marker: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        key: str | None,
+        key_separator: str | None,
+        null_marker: str | None,
+        encoding: str = RAW,
+    ) -> None:
+        self._encoding = encoding
         self._key = None if key is None else key.encode()
         self._separator = None if key_separator is None else key_separator.encode()
         self._null_marker = None if null_marker is None else null_marker.encode()
@@ -87,7 +103,8 @@ class RecordReader:
         """The record that one line, or one whole file, stands for.
 
         Raises:
-            NoKey: a key is wanted and the separator is not there.
+            NoKey: a key is wanted and the separator is not there; or it, or the value, is not written as the encoding
+                says (BadEncoding).
         """
         key, value = self._key, data
         if self._separator is not None:
@@ -98,7 +115,19 @@ class RecordReader:
         return self._or_null(key), self._or_null(value)
 
     def _or_null(self, part: bytes | None) -> bytes | None:
-        return None if part == self._null_marker else part
+        if part is None or part == self._null_marker:
+            return None
+        return part if self._encoding == RAW else self._decoded(part)
+
+    def _decoded(self, part: bytes) -> bytes:
+        """Return the bytes that a text stands for; spaces around it do not count."""
+        try:
+            if self._encoding == "hex":
+                return bytes.fromhex(part.decode("ascii").strip())
+            return base64.b64decode(part.strip(), validate=True)
+        except (ValueError, UnicodeDecodeError):
+            shown = part[:60].decode(errors="replace")
+            raise BadEncoding(f"not {self._encoding}: {shown!r}") from None
 
     def lines(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
         """One record a line, without its line feed; a last line without one counts too."""
@@ -139,6 +168,13 @@ class RecordReader:
 @click.option("--key", "-k", help="Key of every record.")
 @click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in the input.")
 @click.option(
+    "--encoding",
+    type=click.Choice(ENCODINGS),
+    default=RAW,
+    show_default=True,
+    help="How keys and values are written in the input; --key, too.",
+)
+@click.option(
     "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of every record; repeatable."
 )
 @click.option(
@@ -166,6 +202,7 @@ def produce(
     whole: bool,
     key: str | None,
     key_separator: str | None,
+    encoding: str,
     headers: tuple[str, ...],
     null_marker: str | None,
     compression: str,
@@ -185,9 +222,10 @@ def produce(
         "headers": headers_column,
     }
     if is_parquet:
-        if whole or headers or any(each is not None for each in (key, key_separator, null_marker)):
+        texts = (key, key_separator, null_marker)
+        if whole or headers or encoding != RAW or any(each is not None for each in texts):
             raise click.UsageError(
-                "--parquet cannot be used with --whole, --key, --key-separator, --header or --null-marker"
+                "--parquet cannot be used with --whole, --key, --key-separator, --encoding, --header or --null-marker"
             )
         if not files or STANDARD_INPUT in files:
             raise click.UsageError("--parquet: name files; standard input cannot be read as Parquet")
@@ -207,7 +245,7 @@ def produce(
         raise click.UsageError("--key and --key-separator cannot be used together")
     if key_separator == "":
         raise click.UsageError("--key-separator: must not be empty")
-    reader = RecordReader(key=key, key_separator=key_separator, null_marker=null_marker)
+    reader = RecordReader(key=key, key_separator=key_separator, null_marker=null_marker, encoding=encoding)
     parsed_headers: list[tuple[str, str | bytes | None]] = [
         (name, value.encode()) for name, value in (name_and_value("--header", h) for h in headers)
     ]

@@ -25,6 +25,9 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 
+COMPLETE_VARIABLE: Final = "_APPLIANCE_COMPLETE"
+"""Set in the environment while a shell asks what may come next."""
+
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
@@ -52,6 +55,10 @@ class LazyGroup(click.Group):
             return None
         command = getattr(import_module(lazy.module), lazy.attribute)
         assert isinstance(command, click.Command)
+        if COMPLETE_VARIABLE in os.environ:
+            from appliance.cli.completing import complete_names
+
+            complete_names(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -75,6 +82,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "transactions": LazyCommand(
         "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
     ),
+    "delayed": LazyCommand("appliance.cli.delayed", "delayed", "List, show and cancel delayed records."),
     "acls": LazyCommand("appliance.cli.acls", "acls", "Show and change ACLs: who may do what."),
     "users": LazyCommand("appliance.cli.users", "users", "Show and change the users that log in with SCRAM."),
     "tokens": LazyCommand("appliance.cli.tokens", "tokens", "Create, list, renew and end delegation tokens."),
@@ -99,7 +107,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
-    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
+    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop, start and restart broker slots."),
     "partitions": LazyCommand(
         "appliance.cli.partitions", "partitions", "Show partitions and their leaders; elect leaders."
     ),
@@ -109,15 +117,30 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "Move partitions to other slots, or change the number of replicas.",
     ),
     "adopt": LazyCommand("appliance.cli.adopt", "adopt", "Take over log directories of Apache Kafka."),
+    "backup": LazyCommand(
+        "appliance.cli.backup", "backup", "Back up an appliance; list, verify and prune backups."
+    ),
+    "restore": LazyCommand("appliance.cli.backup", "restore", "Write a backup into a new data directory."),
     "export": LazyCommand("appliance.cli.export", "export", "Export topics to files."),
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
     ),
-    "cluster": LazyCommand(
-        "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."
+    "doctor": LazyCommand(
+        "appliance.cli.doctor",
+        "doctor",
+        "Look at this host and the configuration; say what to change and why.",
     ),
-    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure produce and consume throughput."),
-    "completion": LazyCommand("appliance.cli.meta", "completion", "Print a script for shell completion."),
+    "top": LazyCommand("appliance.cli.top", "top", "Watch a running appliance: processes, topics, groups."),
+    "cluster": LazyCommand(
+        "appliance.cli.cluster", "cluster", "Show the cluster: its brokers and topics, and what is wrong."
+    ),
+    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure throughput and latency of a broker."),
+    "bench": LazyCommand(
+        "appliance.cli.bench", "bench", "Measure a broker for a minute; print a table for an issue."
+    ),
+    "completion": LazyCommand(
+        "appliance.cli.completion", "completion", "Let the shell complete commands and names."
+    ),
     "help": LazyCommand("appliance.cli.meta", "show_help", "Show the help of a command."),
     "version": LazyCommand("appliance.cli.meta", "version", "Show the version."),
     "ls": LazyCommand("appliance.cli.meta", "ls", "List the topics.", is_hidden=True),

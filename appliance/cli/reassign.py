@@ -78,11 +78,14 @@ def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: boo
 
 
 @reassign.command(name="unthrottle")
+@json_option
 @client_options
-def end_throttle(*, bootstrap: str) -> None:
+def end_throttle(*, as_json: bool, bootstrap: str) -> None:
     """Remove the limits of --throttle from all slots and all topics."""
     address = first_that_answers(bootstrap)
     unthrottle(address, cluster_view(address))
+    if as_json:
+        print_json({"result": "unthrottled"})
 
 
 @reassign.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -77,20 +78,28 @@ def serve(
         return serve_ephemeral(given, config_path, scratch=scratch, as_json=as_json)
     if as_json or scratch is not None:
         raise click.UsageError(f"{'--json' if as_json else '--scratch'} can be used with --ephemeral only")
+    replaced: Collection[str] = ()
     settings = load_settings(config_path, given)
     if secure:
         from appliance.cli import secure as demonstration
 
+        replaced = demonstration.REPLACED
         chosen = demonstration.options_of(settings)
-        kept = {name: text for name, text in given.items() if name not in demonstration.REPLACED}
-        settings = load_settings(config_path, kept | chosen, without=demonstration.REPLACED)
+        given = {name: text for name, text in given.items() if name not in replaced} | chosen
+        settings = load_settings(config_path, given, without=replaced)
+
+    def settings_now() -> Settings:
+        return load_settings(config_path, given, without=replaced)
+
     from appliance.control.adoption.marker import refuse_unfinished
+    from appliance.control.backup.marker import refuse_unfinished_restore
     from appliance.control.store.opening import refuse_other_store
     from appliance.control.supervisor.first_look import refuse_fewer_slots, refuse_foreign
     from appliance.control.supervisor.main import EXIT_REFUSED, run
 
     try:
         refuse_unfinished(settings.data_dir)
+        refuse_unfinished_restore(settings.data_dir)
         refuse_foreign(settings)
         refuse_other_store(settings)
         refuse_fewer_slots(settings)
@@ -105,7 +114,7 @@ def serve(
             if line:
                 click.echo(line)
         told = demonstration.client_text(certificates, settings, own_command())
-    code: int = run(settings, when_ready=told)
+    code: int = run(settings, when_ready=told, settings_now=settings_now if config_path is not None else None)
     return code
 
 

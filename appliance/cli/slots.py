@@ -1,9 +1,8 @@
-"""`appliance slots`: list, describe, stop, start."""
+"""`appliance slots`: list, describe, stop, start, restart."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -15,34 +14,23 @@ from appliance.cli.cluster_view import (
     SlotView,
     cluster_view,
     first_that_answers,
-    refusal_of,
     shown_slots,
 )
-from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
+from appliance.cli.slot_stops import refuse_alone, slot_of, start_slot, stop_slot
 from appliance.config.dynamic import SLOT_STOPPED
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
-from appliance.protocol.apis.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    ConfigOperation,
-    IncrementalAlterConfigsRequest,
-)
 
 DESCRIBE_VERSION: Final = 4
-ALTER_VERSION: Final = 1
-WAIT_S: Final = 30.0
-PAUSE_S: Final = 0.05
-SHOWN_MAX: Final = 10
 
 
-@click.group(cls=AliasedGroup, short_help="Show, stop and start broker slots.")
+@click.group(cls=AliasedGroup, short_help="Show, stop, start and restart broker slots.")
 def slots() -> None:
-    """Show, stop and start broker slots, which clients see as brokers."""
+    """Show, stop, start and restart broker slots, which clients see as brokers."""
 
 
 @slots.command(name="list")
@@ -74,7 +62,7 @@ def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
     """Show the partitions that a slot leads, follows and lags in."""
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
-    found = _slot(view, slot)
+    found = slot_of(view, slot)
     state = _state(address, found)
     held = [each for each in view.partitions if slot in each.replicas]
     if as_json:
@@ -107,14 +95,9 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
     """
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
-    _slot(view, slot)
-    alone = [each for each in view.partitions if each.leader == slot and set(each.isr) <= {slot}]
-    if alone and not force:
-        named = ", ".join(map(str, alone[:SHOWN_MAX])) + (" …" if len(alone) > SHOWN_MAX else "")
-        raise BrokerError(
-            f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
-            "add replicas, or give --force"
-        )
+    slot_of(view, slot)
+    if not force:
+        refuse_alone(view, slot)
     stop_slot(address, slot)
     outcomes = Outcomes(as_json=as_json)
     outcomes.done({"slot": slot}, "stopped", f"stopped slot {slot}")
@@ -134,47 +117,52 @@ def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
     return outcomes.finish()
 
 
-def stop_slot(address: str, slot: int) -> None:
-    """Stop a slot, also if partitions then have no leader, and return when it leads nothing.
+@slots.command()
+@click.argument("numbers", metavar="[SLOT]...", nargs=-1, type=click.IntRange(min=0))
+@click.option("--rolling", is_flag=True, help="All slots, one after another.")
+@click.option(
+    "--force", is_flag=True, help="Restart even if partitions then have no leader for some seconds."
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The data directory on this host: restart the slot's processes, too.",
+)
+@click.option(
+    "--wait-s",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a slot's replicas to be in sync.",
+)
+@json_option
+@client_options
+def restart(
+    *,
+    numbers: tuple[int, ...],
+    rolling: bool,
+    force: bool,
+    data_dir: Path | None,
+    wait_s: int,
+    as_json: bool,
+    bootstrap: str,
+) -> int:
+    """Restart slots, one after another, while clients continue.
 
-    Raises:
-        BrokerError: nobody answers at `address`, there is no such slot, or it does not hand over in time.
+    Before a slot is stopped, every partition must be in sync on all its slots. Other slots lead its partitions while
+    it is stopped. The command continues with the next slot when all replicas of this one are in sync again. At the end
+    each partition's preferred leader leads again. If a step takes too long, the command ends with 1, and the slot that
+    it names may still be stopped: `appliance slots start`.
     """
-    _slot(cluster_view(address), slot)
-    _set_stopped(address, slot, "true")
-    _await(
-        address,
-        lambda now: (
-            all(each.slot != slot or each.fenced for each in now.slots)
-            and all(each.leader != slot for each in now.partitions)
-        ),
-        f"slot {slot} to hand over its partitions",
-    )
+    from appliance.cli.slot_restart import restart_slots
 
-
-def start_slot(address: str, slot: int) -> None:
-    """Start a stopped slot and return when clients can use it.
-
-    Raises:
-        BrokerError: nobody answers at `address`, there is no such slot, or it does not come back in time.
-    """
-    _slot(cluster_view(address), slot)
-    _set_stopped(address, slot, None)
-    _await(
-        address,
-        lambda now: any(each.slot == slot and not each.fenced for each in now.slots),
-        f"slot {slot} to come back",
-    )
-
-
-def _slot(view: ClusterView, number: int) -> SlotView:
-    for slot in view.slots:
-        if slot.slot == number:
-            return slot
-    raise BrokerError(
-        f"there is no slot {number}; there {'is' if len(view.slots) == 1 else 'are'}"
-        f" {shown_slots(slot.slot for slot in view.slots)}"
-    )
+    if rolling == bool(numbers):
+        raise click.UsageError("give the numbers of slots, or --rolling for all of them")
+    address = first_that_answers(bootstrap)
+    outcomes = Outcomes(as_json=as_json)
+    restart_slots(address, numbers, force=force, data_dir=data_dir, wait_s=wait_s, outcomes=outcomes)
+    return outcomes.finish()
 
 
 def _role(partition: PartitionView, slot: int) -> str:
@@ -204,21 +192,3 @@ def _state(address: str, slot: SlotView) -> str:
     answer = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, DescribeConfigsRequest((asked,)))
     values = [entry.value for result in answer.results for entry in result.configs]
     return "stopped" if values == ["true"] else "down"
-
-
-def _set_stopped(address: str, slot: int, value: str | None) -> None:
-    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
-    change = AlterableConfig(SLOT_STOPPED, int(operation), value)
-    resource = AlterConfigsResource(int(ResourceType.BROKER), str(slot), (change,))
-    body = IncrementalAlterConfigsRequest((resource,))
-    (result,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses
-    if result.error_code:
-        raise BrokerError(refusal_of(result.error_code, result.error_message))
-
-
-def _await(address: str, done: Callable[[ClusterView], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not done(cluster_view(address)):
-        if time.monotonic() > deadline:
-            raise BrokerError(f"waited {WAIT_S:.0f} s for {what}, which is still in progress")
-        time.sleep(PAUSE_S)

@@ -90,7 +90,7 @@ def _show(directory: Path, *, as_json: bool) -> int:
 
     processes = processes_of(directory)
     runs = any(process["pid"] is not None for process in processes or [])
-    facts = _run_facts(directory) if processes else {}
+    facts = run_facts(directory) if processes else {}
     told = summary(facts, processes or [], running=runs, image=lambda: _image(directory, facts))
     if as_json:
         print_json(
@@ -123,7 +123,7 @@ def processes_of(directory: Path) -> list[dict[str, Any]] | None:
 
     None where it has no process table: it was stopped, or never started.
     """
-    facts = _run_facts(directory)
+    facts = run_facts(directory)
     rows = _rows(directory, facts)
     return None if rows is None else told_processes(rows, facts, now_ns=time.monotonic_ns())
 
@@ -197,7 +197,7 @@ def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:
     )
 
 
-def _run_facts(directory: Path) -> dict[str, Any]:
+def run_facts(directory: Path) -> dict[str, Any]:
     """What the supervisor wrote down about itself; empty where that is gone or unreadable."""
     with suppress(OSError, ValueError):
         facts = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
@@ -280,6 +280,7 @@ def _told(row: ProcessSnapshot, role: str, living: LivingProcess | None, *, now_
         "queue_depth": row.queue_depth,
         "queue_depth_max": row.queue_depth_max,
         "idle_share": round(row.idle_share(now_ns), 4),
+        "idle_ms": round(row.idle_share(now_ns) * max(0, now_ns - row.started_ns) / 1e6),
         "loops": row.loops,
         "requests": row.requests,
         "bytes_in": row.bytes_in,

@@ -171,12 +171,16 @@ def list_tokens(*, owners: tuple[str, ...], as_json: bool, bootstrap: str) -> No
     callback=duration_ms,
     help="Time from now that the token is to live.  [default: the broker's]",
 )
+@json_option
 @client_options
-def renew(*, password_file: Path | None, period: int | None, bootstrap: str) -> None:
+def renew(*, password_file: Path | None, period: int | None, as_json: bool, bootstrap: str) -> None:
     """Let a token live longer, up to its end."""
     body = RenewDelegationTokenRequest(_password_of(password_file), _DEFAULT if period is None else period)
     told = _asked(first_that_answers(bootstrap), ApiKey.RENEW_DELEGATION_TOKEN, body)
-    click.echo(f"the token expires at {_time(told.expiry_timestamp_ms)}")
+    if as_json:
+        print_json({"expires": _time(told.expiry_timestamp_ms)})
+    else:
+        click.echo(f"the token expires at {_time(told.expiry_timestamp_ms)}")
 
 
 @tokens.command()
@@ -184,12 +188,16 @@ def renew(*, password_file: Path | None, period: int | None, bootstrap: str) -> 
 @click.option(
     "--in", "period", metavar="DURATION", callback=duration_ms, help="Time from now.  [default: at once]"
 )
+@json_option
 @client_options
-def expire(*, password_file: Path | None, period: int | None, bootstrap: str) -> None:
+def expire(*, password_file: Path | None, period: int | None, as_json: bool, bootstrap: str) -> None:
     """End a token, now or earlier than it would. Connections that are open last as long as before."""
     body = ExpireDelegationTokenRequest(_password_of(password_file), _NOW if period is None else period)
     told = _asked(first_that_answers(bootstrap), ApiKey.EXPIRE_DELEGATION_TOKEN, body)
     ended = period is None
+    if as_json:
+        print_json({"ended": ended, "expires": _time(told.expiry_timestamp_ms)})
+        return
     click.echo("the token is ended" if ended else f"the token expires at {_time(told.expiry_timestamp_ms)}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.confirming import require_terminal, require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
@@ -172,13 +172,22 @@ def add_partitions(*, name: str, total: int, as_json: bool, bootstrap: str) -> i
     required=True,
     help="First offset to keep, or `end` to keep none; repeatable.",
 )
+@yes_option
 @json_option
 @client_options
-def delete_records(*, name: str, bounds: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Delete all records of partitions before an offset."""
+def delete_records(*, name: str, bounds: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> int:
+    """Delete all records of partitions before an offset. The command asks for confirmation; without a terminal it
+    requires --yes.
+    """
     from confluent_kafka import TopicPartition
 
     wanted = [TopicPartition(name, *_partition_and_offset(text)) for text in bounds]
+    if not yes:
+        require_yes(
+            "topics delete-records",
+            "Delete the records before these offsets?",
+            names=[f"{name} {each}" for each in bounds],
+        )
     client = admin_client(bootstrap)
     pending = asked(lambda: client.delete_records(wanted, operation_timeout=REQUEST_TIMEOUT_S))
     outcomes = Outcomes(as_json=as_json)
@@ -208,7 +217,7 @@ def _partition_and_offset(text: str) -> tuple[int, int]:
 @topics.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @regex_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @client_options
 def delete(*, names: tuple[str, ...], is_regex: bool, yes: bool, as_json: bool, bootstrap: str) -> int:
@@ -235,8 +244,7 @@ def _ask_before_deleting(client: AdminClient, names: Sequence[str]) -> None:
         click.UsageError: there is no terminal to ask at.
         click.Abort: the person does not agree.
     """
-    if not sys.stdin.isatty():
-        raise click.UsageError("topics delete asks for confirmation; without a terminal give --yes")
+    require_terminal("topics delete")
     known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
     for name in names:
         count = len(known[name].partitions) if name in known else 0

@@ -11,6 +11,7 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json, print_table
@@ -89,6 +90,7 @@ def describe(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 @click.option(
     "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="The same, with this option; repeatable."
 )
+@json_option
 @client_options
 def add(
     *,
@@ -99,6 +101,7 @@ def add(
     data_dir: str | None,
     config_path: Path | None,
     overrides: tuple[str, ...],
+    as_json: bool,
     bootstrap: str,
 ) -> None:
     """Add USER, or give USER another password. The command line never holds the password."""
@@ -119,24 +122,37 @@ def add(
     else:
         client = admin_client(bootstrap)
         _add_online(client, name, _password(password_file), wanted, iterations=iterations)
-    click.echo(f"user {name}: {', '.join(wanted)}")
+    if as_json:
+        print_json({"user": name, "mechanisms": list(wanted), "result": "added"})
+    else:
+        click.echo(f"user {name}: {', '.join(wanted)}")
 
 
 @users.command()
 @click.argument("name", metavar="USER")
 @mechanism_option
+@yes_option
+@json_option
 @client_options
-def delete(*, name: str, mechanisms: tuple[str, ...], bootstrap: str) -> None:
-    """Delete USER. Connections that are open stay open until they end or must authenticate again."""
+def delete(*, name: str, mechanisms: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
+    """Delete USER. Connections that are open stay open until they end or must authenticate again.
+
+    The command asks for confirmation; without a terminal it requires --yes.
+    """
     from confluent_kafka.admin import ScramMechanism, UserScramCredentialDeletion  # type: ignore[attr-defined]
 
+    if not yes:
+        require_yes("users delete", f"Delete the user {name}?")
     client = admin_client(bootstrap)
     there = [row["mechanism"] for row in _described(client, name)]
     wanted = [each.upper() for each in mechanisms] or there
     for mechanism in dict.fromkeys(wanted):
         kind = ScramMechanism[mechanism.replace("-", "_")]
         _altered(client, name, UserScramCredentialDeletion(name, kind))
-    click.echo(f"user {name} deleted: {', '.join(wanted)}")
+    if as_json:
+        print_json({"user": name, "mechanisms": wanted, "result": "deleted"})
+    else:
+        click.echo(f"user {name} deleted: {', '.join(wanted)}")
 
 
 # With a broker

@@ -17,6 +17,7 @@ from typing import Final
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, BrokerConfigs
 from appliance.config.kafka_settings import KafkaSetting, kafka_broker_settings
+from appliance.config.loggers import LEVEL_OF_KIND
 from appliance.config.option import declared_fields
 from appliance.config.settings import SECTIONS, Settings
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
@@ -131,6 +132,7 @@ def describe_broker(
         *_options(settings, broker),
         *_broker_wide(settings, broker),
         *_per_slot(broker),
+        *_level_of_kinds(broker),
         *_kafka_names(settings, node_id),
     ]
     told = {entry.name for entry in entries}
@@ -210,6 +212,21 @@ def _per_slot(broker: BrokerConfigs) -> Iterator[ConfigEntry]:
         if name in broker.of_slot:
             synonyms.insert(0, ConfigSynonym(name, broker.of_slot[name], ConfigSource.DYNAMIC_BROKER_CONFIG))
         yield _broker_entry(declaration, synonyms[0].value, synonyms)
+
+
+def _level_of_kinds(broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    """Only what is set: a dozen settings without a value would say nothing."""
+    for name, declaration in LEVEL_OF_KIND.items():
+        synonyms = [
+            ConfigSynonym(name, level[name], source)
+            for level, source in (
+                (broker.of_slot, ConfigSource.DYNAMIC_BROKER_CONFIG),
+                (broker.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            )
+            if name in level
+        ]
+        if synonyms:
+            yield _broker_entry(declaration, synonyms[0].value, synonyms)
 
 
 def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:

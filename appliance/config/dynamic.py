@@ -1,6 +1,8 @@
 """Broker settings that change while the appliance runs, and what all levels together make of the topic settings.
 
 Levels, the first that says something wins: set on the slot, set on all slots, set in the file or by a flag, default.
+When the supervisor has read the file again (SIGHUP), what it says now of these settings is published under FILE, beside
+what was set on slots. From then on it counts instead of what processes have read at their start.
 Within a level Kafka's order of names decides: log.retention.ms before log.retention.minutes before
 log.retention.hours. Source: Kafka's `DynamicBrokerConfig.scala`. As there, only the first name of a topic setting
 can be changed while the broker runs.
@@ -24,6 +26,7 @@ from appliance.config.declaration import (
     unknown_name,
 )
 from appliance.config.kafka_settings import kafka_broker_settings
+from appliance.config.loggers import LEVEL, LEVEL_OF_KIND
 from appliance.config.sections.network import connections_by_address
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
@@ -74,6 +77,7 @@ CONNECTIONS_MAX: Final = "max.connections"
 CONNECTIONS_MAX_PER_IP: Final = "max.connections.per.ip"
 CONNECTIONS_PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
 CONNECTION_RATE: Final = "max.connection.creation.rate"
+SLOW_REQUEST_MS: Final = "log.slow.request.ms"
 
 SHARED_BY_SLOTS: Final = frozenset(
     {
@@ -84,6 +88,9 @@ SHARED_BY_SLOTS: Final = frozenset(
         CONNECTIONS_MAX_PER_IP,
         CONNECTIONS_PER_IP_OVERRIDES,
         CONNECTION_RATE,
+        LEVEL,
+        SLOW_REQUEST_MS,
+        *LEVEL_OF_KIND,
     }
 )
 """Settings of processes that all slots share: set on all brokers at once, or on the only one."""
@@ -93,7 +100,8 @@ def _dynamic() -> dict[str, Declaration]:
     wide = [each.synonyms[0].name for each in TOPIC_CONFIGS.values() if each.synonyms]
     found = {name: BROKER_WIDE[name][0] for name in wide}
     found.update(PER_SLOT)
-    for name in (PRODUCER_ID_EXPIRATION_MS, *SHARED_BY_SLOTS):
+    found.update(LEVEL_OF_KIND)
+    for name in (PRODUCER_ID_EXPIRATION_MS, *(SHARED_BY_SLOTS - LEVEL_OF_KIND.keys())):
         found[name] = option_declarations()[name][2]
     return found
 
@@ -118,37 +126,69 @@ KAFKA_NAMES: Final = frozenset(
 """Kafka's names for what is decided otherwise here; shown, never set."""
 
 
+FILE: Final = "file"
+"""Beside node ids and "": what the configuration file and the flags say since the file was read again."""
+
+
+def of_file(settings: Settings) -> dict[str, str]:
+    """What the file and the flags say of settings that may change while the appliance runs, name → text."""
+    return {
+        name: text
+        for name, text in settings.configured.items()
+        if name in DYNAMIC_BROKER_CONFIGS and name not in PER_SLOT
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfigs:
-    """What was set while running, name → text: on one slot, and on all of them."""
+    """What was set while running, name → text: on one slot, and on all of them.
+
+    `of_file`: what the file says since it was read again; None: it was not.
+    """
 
     of_slot: Mapping[str, str] = field(default_factory=dict)
     of_all: Mapping[str, str] = field(default_factory=dict)
+    of_file: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, stored: Mapping[str, Mapping[str, str]], slot: int) -> BrokerConfigs:
         """Those of `slot`. `stored`: node id, or "" for all slots → what was set there."""
-        return cls(stored.get(str(slot), {}), stored.get("", {}))
+        return cls(stored.get(str(slot), {}), stored.get("", {}), stored.get(FILE))
+
+    @classmethod
+    def of_every(cls, stored: Mapping[str, Mapping[str, str]]) -> BrokerConfigs:
+        """Those that count for all slots. `stored`: as of `of`."""
+        return cls({}, stored.get("", {}), stored.get(FILE))
+
+    def configured(self, settings: Settings) -> Mapping[str, str]:
+        """What the file and the flags say now."""
+        if self.of_file is None:
+            return settings.configured
+        kept = {
+            name: text for name, text in settings.configured.items() if name not in DYNAMIC_BROKER_CONFIGS
+        }
+        return kept | dict(self.of_file)
 
     def levels(self, settings: Settings) -> tuple[tuple[Mapping[str, str], ConfigSource], ...]:
         """Every level but the defaults, first one first in line."""
         return (
             (self.of_slot, ConfigSource.DYNAMIC_BROKER_CONFIG),
             (self.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-            (settings.configured, ConfigSource.STATIC_BROKER_CONFIG),
+            (self.configured(settings), ConfigSource.STATIC_BROKER_CONFIG),
         )
 
     def topic_defaults(self, settings: Settings) -> dict[str, str]:
         """What the levels make of the topic settings, only where one of them says something."""
-        if not self.of_slot and not self.of_all:
+        if not self.of_slot and not self.of_all and self.of_file is None:
             return dict(settings.topic_defaults)
-        return topic_defaults(self.of_slot, self.of_all, settings.configured)
+        return topic_defaults(self.of_slot, self.of_all, self.configured(settings))
 
     def log_defaults(self, settings: Settings) -> dict[str, str]:
         """What the logs of the slot go by where their topic says nothing: topic settings, and two that are ours."""
-        expiration_ms = self.of_slot.get(PRODUCER_ID_EXPIRATION_MS) or self.of_all.get(
-            PRODUCER_ID_EXPIRATION_MS
-        )
+        name = PRODUCER_ID_EXPIRATION_MS
+        expiration_ms = self.of_slot.get(name) or self.of_all.get(name)
+        if expiration_ms is None and self.of_file is not None:
+            expiration_ms = self.of_file.get(name, str(DYNAMIC_BROKER_CONFIGS[name].default))
         return self.topic_defaults(settings) | {
             "max.decompressed.bytes": str(settings.broker.max_decompressed_message_bytes),
             PRODUCER_ID_EXPIRATION_MS: expiration_ms or str(settings.broker.producer_id_expiration_ms),
@@ -158,7 +198,7 @@ class BrokerConfigs:
 def shared_value(settings: Settings, stored: Mapping[str, Mapping[str, str]], name: str) -> int:
     """What counts of a setting in SHARED_BY_SLOTS: set on the only slot, else on all, else in the file, or the default.
 
-    `stored`: node id, or "" for all slots → what was set there while running.
+    `stored`: node id, or "" for all slots, or FILE → what was set there while running.
     """
     return int(shared_text(settings, stored, name))
 
@@ -167,6 +207,8 @@ def shared_text(settings: Settings, stored: Mapping[str, Mapping[str, str]], nam
     """As `shared_value`, of a setting that is no number."""
     of_slot = stored.get("0", {}) if settings.slots == 1 else {}
     text = of_slot.get(name, stored.get("", {}).get(name))
+    if text is None and (of_file := stored.get(FILE)) is not None:
+        text = of_file.get(name, str(DYNAMIC_BROKER_CONFIGS[name].default))
     if text is not None:
         return text
     section, field_name, _ = option_declarations()[name]

@@ -116,11 +116,16 @@ _SECTION_HEADS: Final = {
         "Metrics",
         "These options set where the metrics page is, and how many series it may have ([metrics.md](metrics.md)).",
     ),
+    "console": (
+        "Console",
+        "These options set where the console is, and how much it may hold ([console.md](console.md)).",
+    ),
     "services": (
         "Services",
         "These options switch delayed delivery on, and set its levels and limits "
         "([delayed-delivery.md](delayed-delivery.md)).",
     ),
+    "logging": ("Log", "These options decide what the processes log ([logs.md](logs.md))."),
 }
 
 _TOPIC_HEAD: Final = """

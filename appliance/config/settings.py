@@ -18,6 +18,7 @@ from appliance.config.option import check_fields, declared_fields, option
 from appliance.config.sections.access import AccessSettings
 from appliance.config.sections.audit import AuditSettings
 from appliance.config.sections.broker import BrokerSettings
+from appliance.config.sections.console import ConsoleSettings
 from appliance.config.sections.delegation_tokens import DelegationTokenSettings
 from appliance.config.sections.groups import GroupSettings
 from appliance.config.sections.io import IoSettings
@@ -28,6 +29,7 @@ from appliance.config.sections.listeners import (
     ListenerSettings,
     named_listeners,
 )
+from appliance.config.sections.logging import LoggingSettings
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.metrics import MetricsSettings
 from appliance.config.sections.network import NetworkSettings
@@ -120,7 +122,9 @@ class Settings:
     access: AccessSettings = field(default_factory=AccessSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     services: ServicesSettings = field(default_factory=ServicesSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict, repr=False)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -151,6 +155,8 @@ class Settings:
                     f"listeners.zeromq = {listener!r}: the ports of {self.network.processes} network processes "
                     f"would exceed {PORT_MAX}"
                 )
+        if self.console.is_on:
+            self._check_console()
         factor = self.broker.default_replication_factor
         if factor > self.slots:
             raise ConfigurationError(
@@ -221,6 +227,51 @@ class Settings:
                 " can replace the keys, and then log in as anybody. Use https://, or set insecure = true"
             )
 
+    def _check_console(self) -> None:
+        """Refuse a console that could not log in, or that anybody could use."""
+        named = self.console.kafka_listener
+        if named is not None and named not in {each.name for each in self.listeners}:
+            raise ConfigurationError(f"console.kafka.listener = {named!r}: {named} is not in listeners")
+        listener = self.console_listener
+        if listener is None:
+            raise ConfigurationError(
+                "console.listener: the console needs a listener whose clients authenticate with a user and a password,"
+                " or with nothing; there is none"
+            )
+        if named is not None and listener.name != named:
+            raise ConfigurationError(
+                f"console.kafka.listener = {named!r}: the console can log in with a user and a password only"
+            )
+        if not listener.is_sasl and not self.console.is_local:
+            raise ConfigurationError(
+                f"console.listener = {self.console.listener!r}: clients of the listener {listener.name} do not"
+                " authenticate, so everybody who reaches the console could read and delete everything: use an address"
+                " of loopback, or a listener with SASL"
+            )
+
+    def console_mechanisms(self, listener: Listener) -> tuple[str, ...]:
+        """Return the mechanisms by which the console can log in at a listener with SASL, the strongest first."""
+        enabled = self.sasl.mechanisms_of(listener.name)
+        return tuple(each for each in ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN) if each in enabled)
+
+    @property
+    def console_listener(self) -> Listener | None:
+        """The listener that the console connects to; None if it can connect to none."""
+        named = self.console.kafka_listener
+        usable = [
+            each
+            for each in self.listeners
+            if (named is None or each.name == named)
+            and (self.console_mechanisms(each) if each.is_sasl else not self.authenticates(each))
+        ]
+        by_rank = sorted(usable, key=lambda each: (not each.is_sasl, each.protocol != PLAINTEXT))
+        return by_rank[0] if by_rank else None
+
+    @property
+    def counts_traffic(self) -> bool:
+        """Whether a process reads what network processes and workers count in shared memory."""
+        return self.metrics.is_on or self.console.is_on
+
     def authenticates(self, listener: Listener) -> bool:
         """Whether a client of the listener must prove who it is."""
         return listener.is_sasl or (
@@ -286,7 +337,9 @@ Section = (
     | AccessSettings
     | AuditSettings
     | MetricsSettings
+    | ConsoleSettings
     | ServicesSettings
+    | LoggingSettings
 )
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
@@ -307,7 +360,9 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "access": AccessSettings,
     "audit": AuditSettings,
     "metrics": MetricsSettings,
+    "console": ConsoleSettings,
     "services": ServicesSettings,
+    "logging": LoggingSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

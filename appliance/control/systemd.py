@@ -53,6 +53,10 @@ class Notifier:
     def ready(self, status: str) -> None:
         self.send("READY=1", f"MAINPID={os.getpid()}", f"STATUS={status}")
 
+    def reloading(self, monotonic_ns: int) -> None:
+        """The service reads its configuration again; `ready` says that it has. `monotonic_ns`: CLOCK_MONOTONIC."""
+        self.send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns // 1_000}")
+
     def status(self, text: str) -> None:
         self.send(f"STATUS={text}")
 

@@ -4,6 +4,9 @@
     kept         r0      r2                   base sequence and last offset delta as before
     delayed          r1      r3               by their offset delta
 
+The kept batch of a transaction is part of it, even without a record: so the transaction is open in the partition to
+which the delayed records were produced.
+
 The kept batch has gaps, as a batch has after compaction. So each record keeps the offset and the sequence number that
 its producer counts on, and the log recognizes the batch when it is sent again. If all records are delayed, the kept
 batch has none.
@@ -32,7 +35,7 @@ DELAYED_MAX: Final = 10_000
 
 RECORDS_MAX: Final = 20_000
 """The most records of a batch with a delayed one: 100,000 small ones take 0.3 s, delayed or not."""
-_ASKS: Final = re.compile(rb"[\x00\x1c]delivery\.delay|[\x00\x16]delivery\.at")
+_ASKS: Final = re.compile(rb"[\x00\x1c]delivery\.delay|[\x00\x16]delivery\.at|[\x00\x1e]delivery\.cancel")
 """A header's name behind the last byte of its length as a varint: without it, a batch has no delayed record."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
@@ -63,6 +66,7 @@ class Division(NamedTuple):
     kept: bytes
     delayed: list[tuple[int, Due, Record]]
     origin: Origin
+    is_transactional: bool
 
 
 def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
@@ -110,6 +114,7 @@ def divide(batch: memoryview, rules: Rules, *, now_ms: int) -> Division | None:
         _kept_batch(header, kept, max_timestamp_ms=kept_max_ms, now_ms=now_ms),
         delayed,
         Origin(header.producer_id, header.producer_epoch, header.base_sequence),
+        header.is_transactional,
     )
 
 
@@ -167,11 +172,7 @@ def _due(
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, str(fault)) from None
     if due is None:
         return None
-    if header.is_transactional:
-        raise RefusedDelay(
-            index, ErrorCode.INVALID_RECORD, "a record of a transaction cannot be delivered with a delay"
-        )
-    if rules.is_compacted and record.key is None:
+    if rules.is_compacted and record.key is None and not due.is_cancel:
         raise RefusedDelay(index, ErrorCode.INVALID_RECORD, "a record on a compacted topic must have a key")
     if length_bytes + OVERHEAD_BYTES + b.HEADER_BYTES > min(RECORD_BYTES_MAX, rules.message_bytes_max):
         raise RefusedDelay(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from appliance.delivery.due import AT, DELAY
+from appliance.delivery.due import AT, CANCEL, DELAY, ID
 from appliance.errors import ApplianceError
 from appliance.protocol.records.record import Record
 
@@ -54,6 +54,24 @@ class Waiting(NamedTuple):
     origin: Origin
     record: Record
 
+    @property
+    def delivery_id(self) -> bytes | None:
+        """Return the id by which the record can be cancelled; None if it has none."""
+        return _header(self.record, ID)
+
+    @property
+    def cancels(self) -> bytes | None:
+        """Return the id of the records that this one cancels; None if it is one to deliver."""
+        return _header(self.record, CANCEL)
+
+    @property
+    def delay_ms(self) -> int | None:
+        """Return the delay that the producer asked for; None if it named a time."""
+        if _header(self.record, AT) is not None:
+            return None
+        value = _header(self.record, DELAY)
+        return int(value) if value is not None and value.isdigit() else None
+
     def to_record(self, now_ms: int) -> Record:
         """Return the record for the internal topic, with the time from which it waits there."""
         record, origin = self.record, self.origin
@@ -81,6 +99,13 @@ class Waiting(NamedTuple):
             (OFFSET, str(self.offset).encode()),
         )
         return Record(record.value, record.key, headers + added, now_ms)
+
+
+def _header(record: Record, wanted: str) -> bytes | None:
+    for name, value in record.headers:
+        if name == wanted:
+            return value
+    return None
 
 
 def waiting_of(record: Record) -> Waiting:

@@ -13,6 +13,7 @@ from appliance.channels.request_channel import ERROR, NOTICE_ID, Op, partition_r
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.stage_times import StageTimes
 from appliance.ipc.process_table import ERRORS
 from appliance.ipc.ring import RingWriter
 
@@ -20,12 +21,13 @@ from appliance.ipc.ring import RingWriter
 class AnswerRings:
     """Those of one worker. `kept_back`: what waits for room, by who has asked; `late`: who has one unpublished."""
 
-    __slots__ = ("_attachment", "kept_back", "late")
+    __slots__ = ("_attachment", "kept_back", "late", "stages")
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self.kept_back: dict[Role, deque[Answer]] = {}
         self.late: set[Role] = set()
+        self.stages: StageTimes | None = None
 
     def keep_back(self, peer: Role, answer: Answer) -> None:
         """The ring had no room for it."""
@@ -43,6 +45,8 @@ class AnswerRings:
             return
         if answer[ERROR]:
             self._attachment.row.cells[ERRORS] += 1
+        if self.stages is not None and self.stages.waiting:
+            self.stages.left(peer, answer)
         if peer in self.kept_back or not writer.put(*answer):
             self.keep_back(peer, answer)
         self.late.add(peer)

@@ -15,6 +15,7 @@ from typing import Final
 from appliance.channels.control_channel import AlteredPartitions, Envelope, LogsAhead
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import Role
+from appliance.channels.traffic_table import stages_at
 from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PARTITIONS, PRODUCER_IDS
 from appliance.errors import StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
@@ -28,6 +29,7 @@ from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.repairs import Repairs
 from appliance.ioproc.request_rings import RequestRings
 from appliance.ioproc.retention import Retention
+from appliance.ioproc.stage_times import StageTimes
 from appliance.ioproc.storage_failures import ServedFailures
 from appliance.ipc.shared_memory import Region
 from appliance.log.flusher import Flusher
@@ -76,6 +78,7 @@ class LeaderHost(PartitionHost[Partition]):
         self._partitions: Partitions | None = None
         self._retention: Retention | None = None
         self._log_sizes: LogSizes | None = None
+        self._stages: StageTimes | None = None
         self._openings = 0
         self._look_again_ns = 0
         self._answers = AnswerRings(attachment)
@@ -155,9 +158,13 @@ class LeaderHost(PartitionHost[Partition]):
         self._failures.serve(partitions)
         self._followed.open(partitions)
         self.rings.open(partitions.by_row, moves)
-        if self.settings.metrics.is_on:
+        if self.settings.counts_traffic:
             region = Region.open(self.attachment.wiring.logs_name)
             self._log_sizes = LogSizes(region.view, partitions.by_row, after_ms=self.process.after_ms)
+            number = self.slot * self.settings.io.workers + self.attachment.role.index
+            at = stages_at(number, rows=self.settings.broker.max_partitions)
+            self._stages = StageTimes(region.view, at, clock=self.clock, after_ms=self.process.after_ms)
+            self.rings.set_stages(self._stages)
         self._retention = Retention(
             partitions,
             self.cycle.timers,

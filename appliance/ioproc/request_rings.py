@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from appliance.channels.request_channel import (
     APPENDED_BYTES,
+    ARRIVED_NS,
     CONNECTION,
     ERROR,
     FLAGS,
@@ -44,6 +45,7 @@ from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.pokes import Pokes
+from appliance.ioproc.stage_times import StageTimes
 from appliance.ioproc.storage_failures import ServedFailures
 from appliance.ipc.process_table import BYTES_IN, GENERATION, REQUESTS, ProcessRow
 from appliance.ipc.ring import RingReader, RingWriter
@@ -116,11 +118,16 @@ class RequestRings:
         self._has_followers = process.settings.slots > 1
         self._depth = 0
         self.was_lone = False
+        self._stages: StageTimes | None = None
 
     def open(self, by_row: list[Partition | None], moves: LogMoves[Partition]) -> None:
         """Serve these partitions, at any time those that are in `by_row`, from now on."""
         self._by_row = by_row
         self._moves = moves
+
+    def set_stages(self, stages: StageTimes) -> None:
+        """Time requests for the metrics process."""
+        self._stages = self._answers.stages = stages
 
     @property
     def sleep_max_ms(self) -> int | None:
@@ -139,6 +146,8 @@ class RequestRings:
         """Drop what a process that has died has asked for, before the attachment lets go of its rings."""
         self._answers.peer_down(peer)
         self._costly.drop_peer(peer)
+        if self._stages is not None:
+            self._stages.drop_peer(peer)
         self._commits.drop_requester(peer)
         self._followed.peer_down(peer)
 
@@ -177,7 +186,9 @@ class RequestRings:
         self._pokes.tell(attachment.outbound.get(PURGATORY), attachment.bells.get(PURGATORY))
         return depth > 0
 
-    def _serve(self, peer: Role, messages: list[tuple[Any, ...]]) -> None:
+    def _serve(  # noqa: PLR0912 (the hot path: a call costs more than a branch)
+        self, peer: Role, messages: list[tuple[Any, ...]]
+    ) -> None:
         writer = self._attachment.outbound.get(peer)
         pool = self._attachment.pools.get(peer)
         if writer is None or pool is None:
@@ -202,7 +213,12 @@ class RequestRings:
                 answer = produced
                 burst_bytes += message[LENGTH_BYTES]
             elif op == _FETCH:
-                answer = fetch(partition, message)
+                if message[ARRIVED_NS] and self._stages is not None:
+                    self._stages.begin()
+                    answer = fetch(partition, message)
+                    self._stages.located(message[ARRIVED_NS])
+                else:
+                    answer = fetch(partition, message)
             elif op == _LIST_OFFSETS:
                 self._costly.add(peer, message)  # a look-up by timestamp decompresses a batch
                 continue
@@ -234,11 +250,20 @@ class RequestRings:
             costly.add(peer, message)
             return None
         position, length_bytes = message[POSITION], message[LENGTH_BYTES]
+        stages = self._stages if message[ARRIVED_NS] else None
+        if stages is not None:
+            stages.begin()
         answer = produce(partition, message, view[position : position + length_bytes], cheap_bytes_max)
         if answer is None:
             costly.add(peer, message)
             return None
-        return None if self._appended(partition, peer, message, answer) else answer
+        if stages is not None:
+            stages.appended(message[ARRIVED_NS])
+        if not self._appended(partition, peer, message, answer):
+            return answer
+        if stages is not None:
+            stages.held(peer, answer)
+        return None
 
     def _appended(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
         """Publish what an append's answer tells of; return whether the answer waits for followers or for a disk."""

@@ -20,6 +20,7 @@ as well: its records go with the process.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
+from appliance.log.flush_times import FLUSH_TIMES
 
 if TYPE_CHECKING:
     from appliance.log.partition_log import PartitionLog
@@ -59,6 +61,7 @@ class TailFlush:
         Raises:
             StorageFault: it failed; what was to be flushed may be lost.
         """
+        began_ns = time.monotonic_ns()
         try:
             try:
                 for descriptor in self.descriptors:
@@ -67,6 +70,7 @@ class TailFlush:
                     raise StorageFault(f"{self.directory}: its segments were removed")
                 for directory in self.named:
                     sync_directory(directory)
+                FLUSH_TIMES.note(began_ns)
             except OSError as error:
                 raise storage_fault(error, self.directory) from error
         finally:

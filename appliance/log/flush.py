@@ -7,6 +7,7 @@ When it has run, the log's recovery point moves up to where the task was made, u
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Final
 
 from appliance.log.checkpoint import sync_directory
 from appliance.log.faults import storage_faults
+from appliance.log.flush_times import FLUSH_TIMES
 
 _moving: Final = Lock()
 """Of all recovery points: it is held for two comparisons, and a log has flushes seldom."""
@@ -83,6 +85,7 @@ def flush_files(paths: Iterable[Path]) -> None:
     Raises:
         StorageFault: it failed.
     """
+    began_ns = time.monotonic_ns()
     for path in paths:
         with storage_faults(path):
             try:
@@ -93,6 +96,7 @@ def flush_files(paths: Iterable[Path]) -> None:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
+    FLUSH_TIMES.note(began_ns)
 
 
 class FlushQueue(deque[FlushTask]):

@@ -224,7 +224,7 @@ class StatePublisher:
             self._open[state_file] = None
 
     def _failed(self, partition: Published, fault: StorageFault) -> None:
-        self._warn(f"readers off the disk are not told of new records: {fault}")
+        self._warn(f"readers of the disk do not see new records: {fault}")
         self._after_ms(AGAIN_MS, partial(self._again, partition))
 
     def _again(self, partition: Published) -> None:

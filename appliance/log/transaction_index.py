@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import TRANSACTION_INDEX, segment_file_name
+from appliance.log.file_names import TRANSACTION_INDEX, parse_segment_file_name, segment_file_name
 
 ENTRY: Final = Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
@@ -59,6 +59,36 @@ def read_transactions(path: Path) -> list[AbortedTransaction]:
         except FileNotFoundError:
             content = b""
     return decode_transactions(content)
+
+
+def read_aborted(directory: Path, *, segment: int, offset: int, bound: int) -> list[AbortedTransaction]:
+    """Return the aborted transactions that overlap the records from `offset` to `bound`, which is stable.
+
+    For another process than the log's owner. The files can change meanwhile, so compare the files version afterwards.
+
+    Args:
+        segment: the base offset of the segment that has the record at `offset`.
+
+    Raises:
+        StorageFault: an index, or the directory, cannot be read.
+    """
+    found: list[AbortedTransaction] = []
+    with storage_faults(directory):
+        names = os.listdir(directory)
+    bases = sorted(
+        parsed[0]
+        for name in names
+        if name.endswith(TRANSACTION_INDEX) and (parsed := parse_segment_file_name(name)) is not None
+    )
+    for base in bases:
+        if base < segment:
+            continue
+        for entry in read_transactions(directory / segment_file_name(base, TRANSACTION_INDEX)):
+            if entry.last_offset >= offset and entry.first_offset < bound:
+                found.append(entry)
+            if entry.last_stable_offset >= bound:
+                return found
+    return found
 
 
 class TransactionIndex:

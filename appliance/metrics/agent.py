@@ -1,9 +1,10 @@
 """The agent of the metrics process: it reads shared memory when somebody asks for a page, and sleeps otherwise.
 
 Does: serves `/metrics`, `/metrics/kafka` and the health checks over HTTP; asks the coordinators about groups while
-somebody reads; reads /proc and the free space of disks for a page. Never: writes a word that another process reads;
-makes another process wait; opens a log. Dies: scrapers connect again, and no counter falls, because every count is in
-shared memory. It runs only where `metrics.listener` is set.
+somebody reads, and looks at logs for the age of what the groups read next; reads /proc and the free space of disks for
+a page. Never: writes a word that another process reads; makes another process wait; opens a log for writing; reads a
+record. Dies: scrapers connect again, and no counter falls, because every count is in shared memory. It runs only where
+`metrics.listener` is set.
 
     /metrics          own names (families.py)             /healthz    200 while this process answers
     /metrics/kafka    Kafka's names (kafka_page.py)       /readyz     200 if every partition with a leader is served
@@ -23,12 +24,14 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import MemoryShare, MemoryWanted
 from appliance.channels.traffic_table import kept_pages, part_position
 from appliance.clock import NS_PER_MS
 from appliance.errors import HostFault, OperatorFault
 from appliance.ipc.process_table import BUSY_NS, REQUESTS
 from appliance.ipc.shared_memory import PAGE_BYTES, Region
 from appliance.journal import RateLimited
+from appliance.metrics.ages import REST_MS, SLICE_EVERY_MS, AgeRounds
 from appliance.metrics.exposition import OPENMETRICS, TEXT, Page, accepts_openmetrics
 from appliance.metrics.groups import GroupQuestions
 from appliance.metrics.kafka_page import write_kafka_page
@@ -45,6 +48,8 @@ FRESH_MAX_NS: Final = 1_000 * NS_PER_MS
 WINDOW_NS: Final = 60_000 * NS_PER_MS
 """Of idle shares."""
 QUANTILE_WINDOW_NS: Final = 300_000 * NS_PER_MS
+SHARES_EVERY_NS: Final = 30_000 * NS_PER_MS
+"""Between two rounds in which the supervisor looks at the memory of all processes."""
 READER_NS: Final = 180_000 * NS_PER_MS
 """For so long after a page was read, somebody may read the next one."""
 KEPT_EVERY_NS: Final = 30_000 * NS_PER_MS
@@ -79,6 +84,13 @@ class MetricsAgent:
         self._groups = GroupQuestions(
             attachment, groups_max=settings.groups_max, image=attachment.image.current, clock=clock
         )
+        self._ages = AgeRounds(
+            found=lambda: self._groups.found.groups,
+            image=attachment.image.current,
+            table=attachment.partitions,
+            directories=process.settings.log_directories,
+            clock=clock,
+        )
         self._server = Server(
             settings.address,
             process.cycle.epoll,
@@ -103,6 +115,9 @@ class MetricsAgent:
             "/readyz": lambda _: self._fresh(("/readyz", False), self._readiness),
             "/startupz": lambda _: self._fresh(("/startupz", False), self._startup),
         }
+        self._shares: dict[Role, MemoryShare] = {}
+        self._shares_wanted_ns: int | None = None
+        process.on_memory_share = self._note_share
         self._listen(is_first=process.generation == 1)
 
     def run(self) -> None:
@@ -130,6 +145,7 @@ class MetricsAgent:
             "ended_connections": self._server.ended_connections,
             "group_rounds": self._groups.rounds,
             "failed_group_rounds": self._groups.failed_rounds,
+            "age_looks": self._ages.looks,
         }
 
     def _timeout_ms(self) -> int | None:
@@ -185,7 +201,9 @@ class MetricsAgent:
         return Answer(503, _PLAIN, b"starting\n")
 
     def _page(self, path: str, accept: str) -> Answer:
-        self._ask_about_groups(self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        self._ask_about_groups(now_ns)
+        self._ask_about_memory(now_ns)
         openmetrics = accepts_openmetrics(accept)
         return self._fresh((path, openmetrics), lambda: self._built_page(path, openmetrics=openmetrics))
 
@@ -228,6 +246,9 @@ class MetricsAgent:
             worker_idle=self._idle_share(now, RoleKind.IOPROC),
             page_seconds=self._page_ns / 1e9,
             with_partitions=self._settings.partitions,
+            ages=self._ages.ages,
+            now_ms=self._clock.now_ms(),
+            shares=self._shares,
         )
 
     def _disks(self, now: Snapshot) -> list[Disk]:
@@ -280,12 +301,28 @@ class MetricsAgent:
         if self._settings.groups_max and not self._has_rounds:
             self._has_rounds = True
             self._next_round()
+            self._look_at_logs()
 
     def _next_round(self) -> None:
         self._has_rounds = self._clock.monotonic_ns() - self._read_ns < READER_NS
         if self._has_rounds:
             self._groups.begin()
             self._process.after_ms(self._settings.groups_interval_ms, self._next_round)
+
+    def _ask_about_memory(self, now_ns: int) -> None:
+        """A page was read: what the supervisor answers is on later ones."""
+        if self._shares_wanted_ns is None or now_ns - self._shares_wanted_ns >= SHARES_EVERY_NS:
+            self._shares_wanted_ns = now_ns
+            self._process.supervision.send(MemoryWanted())
+
+    def _note_share(self, share: MemoryShare) -> None:
+        self._shares[share.role] = share
+
+    def _look_at_logs(self) -> None:
+        if self._has_rounds:
+            self._ages.slice()
+            pause_ms = SLICE_EVERY_MS if self._ages.is_under_way else REST_MS
+            self._process.after_ms(pause_ms, self._look_at_logs)
 
     # The supervisor and the peers
 
@@ -298,6 +335,7 @@ class MetricsAgent:
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
         """What a dead coordinator was asked is not answered."""
+        self._shares.pop(peer, None)
         if had_rings:
             self._groups.coordinator_down(peer)
 

@@ -19,6 +19,7 @@ _TOPIC: Final = ("topic",)
 _PROCESS: Final = ("process",)
 _PARTITION: Final = ("topic", "partition")
 _GROUP: Final = ("group", "topic")
+_GROUP_PARTITION: Final = ("group", "topic", "partition")
 
 
 def _counter(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Family:
@@ -71,8 +72,7 @@ REQUEST_DURATION = Family(
 STAGE_DURATION = Family(
     "appliance_request_stage_duration_seconds",
     _H,
-    "Parts of that time: `answer` ends when the answer is there (queue, log, replication, wait for records), `send` "
-    "when it has left, behind the answers before it.",
+    "Parts of that time: receive, queue, log, replicate, answer, send: see the rules above.",
     ("api", "stage"),
     "seconds",
 )
@@ -118,6 +118,13 @@ LOG_BYTES = _gauge(
     "log_bytes", "Bytes of the logs that a broker slot leads, at most 5 s old.", _BROKER, "bytes"
 )
 LOG_SEGMENTS = _gauge("log_segments", "Segments of these logs.", _BROKER)
+FLUSH_DURATION = Family(
+    "appliance_log_flush_duration_seconds",
+    _H,
+    "Time that flushes of a broker slot's logs to the disk took, in its workers.",
+    _BROKER,
+    "seconds",
+)
 FAILED_DIRECTORIES = _gauge(
     "failed_log_directories", "Log directories of a broker slot that have failed.", _BROKER
 )
@@ -188,6 +195,37 @@ GROUP_PARTITION_LAG = _gauge(
 GROUP_COMMITTED = _gauge(
     "group_committed_offset", "Committed offset, with metrics.partitions.", ("group", "topic", "partition")
 )
+GROUP_LAG_SECONDS = _gauge(
+    "group_lag_seconds",
+    "How old the record is that the group reads next, the oldest of a topic's partitions; 0 where it has read all.",
+    _GROUP,
+    "seconds",
+)
+GROUP_STABLE_LAG_SECONDS = _gauge(
+    "group_stable_lag_seconds",
+    "The same for a consumer with read_committed: 0 where everything below the last stable offset is read.",
+    _GROUP,
+    "seconds",
+)
+GROUP_PARTITION_LAG_SECONDS = _gauge(
+    "group_partition_lag_seconds",
+    "As appliance_group_lag_seconds, with metrics.partitions.",
+    _GROUP_PARTITION,
+    "seconds",
+)
+GROUP_LAST_COMMIT = _gauge(
+    "group_last_commit_timestamp_seconds",
+    "When the group has last committed an offset in the topic, in seconds since 1970.",
+    _GROUP,
+    "seconds",
+)
+GROUP_PARTITION_COMMIT = _gauge(
+    "group_partition_commit_timestamp_seconds",
+    "When the group has last committed in the partition, with metrics.partitions.",
+    _GROUP_PARTITION,
+    "seconds",
+)
+GROUP_LOOKS = _counter("group_age_looks", "Looks at logs for the ages of the records that groups read next.")
 GROUPS_WITHOUT_SERIES = _gauge(
     "groups_without_series",
     "Groups that have no series of their own: beyond metrics.groups.max, or with a name that no question has room for.",
@@ -205,6 +243,10 @@ FORGOTTEN_MEMBERS = _counter(
     "Ids of members that had not joined and were forgotten: see group.pending.members.max.",
 )
 TRANSACTIONAL_IDS = _gauge("transactional_ids", "Transactional ids that coordinators remember.")
+OPEN_TRANSACTIONS = _gauge("open_transactions", "Transactions that are open and can time out.")
+TIMED_OUT_TRANSACTIONS = _counter(
+    "timed_out_transactions", "Transactions that were aborted because they have timed out."
+)
 PENDING_TRANSACTIONS = _gauge(
     "transactions_without_markers",
     "Transactions whose outcome is certain, and whose markers are not all written.",
@@ -217,6 +259,7 @@ REFUSED_TRANSACTIONAL_IDS = _counter(
 # Quotas, audit, keys
 
 THROTTLED_ANSWERS = _counter("throttled_answers", "Answers that told a client to wait, because of a quota.")
+THROTTLE_TIME = _counter("throttle_seconds", "Time that these answers told clients to wait.", (), "seconds")
 THROTTLED_SESSIONS = _gauge("throttled_sessions", "Sessions that are throttled now.")
 FORGOTTEN_BUDGETS = _counter(
     "forgotten_budgets", "Budgets of quotas that were forgotten: see docs/quotas.md."
@@ -243,6 +286,13 @@ PROCESS_RESIDENT = _gauge(
     _PROCESS,
     "bytes",
 )
+PROCESS_PROPORTIONAL = _gauge(
+    "process_proportional_bytes",
+    "Memory of the process, each page divided by how many processes have it (PSS), at most 30 s old.",
+    _PROCESS,
+    "bytes",
+)
+PROCESS_OPEN_FILES = _gauge("process_open_files", "Descriptors that the process has open, as old.", _PROCESS)
 PROCESS_BUSY = _counter(
     "process_busy_seconds", "Time in which the process's loop had work.", _PROCESS, "seconds"
 )

@@ -51,7 +51,9 @@ _CONSUMER: Final = "consumer"
 
 Steps = Generator[tuple[ApiKey, int, Any], bytes | None, None]
 """Asks (api key, version, request), and is sent the frame of the answer; None where the coordinator refuses it."""
-Committed = dict[tuple[str, int], int]
+Place = tuple[str, int]
+"""Topic and partition."""
+Committed = dict[Place, int]
 """Topic and partition → committed offset."""
 
 
@@ -70,8 +72,10 @@ class Group:
     name: str
     committed: Committed = field(default_factory=dict)
     members: int = 0
-    ends: dict[tuple[str, int], End] = field(default_factory=dict)
+    ends: dict[Place, End] = field(default_factory=dict)
     """Of the partitions in `committed` that were served when the committed offset was noted."""
+    commit_ms: dict[Place, int] = field(default_factory=dict)
+    """When each offset was committed, since 1970."""
 
 
 @dataclass(slots=True)
@@ -268,7 +272,7 @@ class GroupQuestions:
         for some in questions:
             self._round.groups.update((name, Group(name)) for name in some)
             wanted = tuple(OffsetFetchGroup(name) for name in some)
-            frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted)
+            frame = yield ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=wanted, with_commit_times=True)
             self._note_committed(_decoded(ApiKey.OFFSET_FETCH, 8, frame))
             new = tuple(name for name in some if kinds[name].lower() == _CONSUMER)
             old = tuple(name for name in some if kinds[name].lower() != _CONSUMER)
@@ -296,6 +300,12 @@ class GroupQuestions:
                 for each in topic.partitions
                 if each.committed_offset >= 0 and not each.error_code
             )
+            group.commit_ms.update(
+                ((topic.name, each.partition_index), each.commit_time_ms)
+                for topic in fetched.topics
+                for each in topic.partitions
+                if each.commit_time_ms >= 0
+            )
             group.ends = ends_of(self._image(), self._attachment.partitions, group.committed)
 
     def _note_members(self, response: DescribeGroupsResponse | ConsumerGroupDescribeResponse) -> None:
@@ -322,11 +332,9 @@ def questions_about(names: Iterable[str], *, bytes_max: int) -> Iterator[list[st
         yield some
 
 
-def ends_of(
-    image: ClusterImage | None, table: PartitionTable, wanted: Iterable[tuple[str, int]]
-) -> dict[tuple[str, int], End]:
+def ends_of(image: ClusterImage | None, table: PartitionTable, wanted: Iterable[Place]) -> dict[Place, End]:
     """Return where partitions end now; those that nobody serves, or that are not there, are left out."""
-    found: dict[tuple[str, int], End] = {}
+    found: dict[Place, End] = {}
     for name, number in wanted:
         topic = None if image is None else image.topics.get(name)
         if topic is None or not 0 <= number < len(topic.partitions):

@@ -11,7 +11,7 @@ buckets of a histogram. What the broker does not count is left out (docs/metrics
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from appliance.channels.roles import RoleKind
@@ -21,7 +21,13 @@ from appliance.channels.traffic_table import (
     BYTES_OUT,
     FAILED_FETCHES,
     FAILED_PRODUCES,
+    FETCH_LOG,
+    FETCH_QUEUE,
     FETCHES,
+    FLUSH_TIME,
+    PRODUCE_LOG,
+    PRODUCE_QUEUE,
+    PRODUCE_REPLICATE,
     PRODUCES,
     RECORDS_IN,
     REQUESTS,
@@ -30,6 +36,7 @@ from appliance.channels.traffic_table import (
 )
 from appliance.ipc.process_table import ProcessState
 from appliance.metrics.exposition import Family, Kind, Page, Value
+from appliance.metrics.group_lag import lags
 from appliance.metrics.own_page import (
     Extra,
     buckets,
@@ -37,11 +44,10 @@ from appliance.metrics.own_page import (
     errors,
     failed_directories,
     has_controller,
-    lags,
     shown,
     used_apis,
 )
-from appliance.metrics.snapshot import PartitionState, Snapshot
+from appliance.metrics.snapshot import STAGES_AT, PartitionState, Snapshot
 from appliance.metrics.topology import Topic
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
@@ -146,6 +152,27 @@ SEND_TIME_MS = Family(
     Kind.SUMMARY,
     "Milliseconds from the answer to its last byte.",
     ("request",),
+)
+QUEUE_TIME_MS = Family(
+    "kafka_network_requestmetrics_requestqueuetimems",
+    Kind.SUMMARY,
+    "Milliseconds from a request's arrival until a worker takes an operation of it.",
+    ("request",),
+)
+LOCAL_TIME_MS = Family(
+    "kafka_network_requestmetrics_localtimems",
+    Kind.SUMMARY,
+    "Milliseconds of the append, or of the look-up of records.",
+    ("request",),
+)
+REMOTE_TIME_MS = Family(
+    "kafka_network_requestmetrics_remotetimems",
+    Kind.SUMMARY,
+    "Milliseconds that an answer waits for followers or for the disk.",
+    ("request",),
+)
+FLUSH_TIME_MS = Family(
+    "kafka_log_logflushstats_logflushrateandtimems", Kind.SUMMARY, "Milliseconds of a flush of a log.", ()
 )
 QUEUE_SIZE = Family(
     "kafka_network_requestchannel_requestqueuesize", _G, "Requests that wait for I/O workers."
@@ -304,22 +331,11 @@ def _write_requests(page: Page, now: Snapshot, extra: Extra, *, before: Sequence
     page.gauge(REQUESTS_TOTAL, [(now.apis[at + REQUESTS], (api,)) for api, at in apis])
     page.gauge(ERRORS_TOTAL, [(count, (api, error)) for api, error, count in errors(now)])
     for family, histogram in ((TOTAL_TIME_MS, TOTAL_TIME), (SEND_TIME_MS, SEND_TIME)):
-        page.begin(family)
-        for api, at in apis:
-            counts = buckets(now, at + histogram)
-            recent = counts
-            if before is not None:
-                first = at + histogram + 1
-                recent = [
-                    count - then
-                    for count, then in zip(counts, before[first : first + len(counts)], strict=True)
-                ]
-            page.summary(
-                (api,),
-                quantiles=[(str(each), quantile(recent, each) / _NS_PER_MS) for each in QUANTILES],
-                count=sum(counts),
-                total=now.apis[at + histogram] / _NS_PER_MS,
-            )
+        _write_summaries(page, now, family, [((api,), at + histogram) for api, at in apis], before=before)
+    for family, places in _STAGES:
+        found = [((api,), STAGES_AT + places[api]) for api, _ in apis if api in places]
+        _write_summaries(page, now, family, found, before=before)
+    _write_summaries(page, now, FLUSH_TIME_MS, [((), STAGES_AT + FLUSH_TIME)], before=before)
     workers = [each for each in now.of_kind(RoleKind.IOPROC) if each.usage.is_running]
     _one(page, QUEUE_SIZE, sum(each.row.queue_depth for each in workers))
     page.gauge(
@@ -330,6 +346,39 @@ def _write_requests(page: Page, now: Snapshot, extra: Extra, *, before: Sequence
         ],
     )
     _one(page, GROUPS, shown(now, RoleKind.COORDINATOR, "groups"))
+
+
+_STAGES: Final[tuple[tuple[Family, Mapping[str, int]], ...]] = (
+    (QUEUE_TIME_MS, {"Produce": PRODUCE_QUEUE, "Fetch": FETCH_QUEUE, "FetchConsumer": FETCH_QUEUE}),
+    (LOCAL_TIME_MS, {"Produce": PRODUCE_LOG, "Fetch": FETCH_LOG, "FetchConsumer": FETCH_LOG}),
+    (REMOTE_TIME_MS, {"Produce": PRODUCE_REPLICATE}),
+)
+"""Name of a request → where the histogram begins in the page of a worker."""
+
+
+def _write_summaries(
+    page: Page,
+    now: Snapshot,
+    family: Family,
+    found: Iterable[tuple[tuple[str, ...], int]],
+    *,
+    before: Sequence[int] | None,
+) -> None:
+    """Write one summary for each pair of labels and first word in `Snapshot.apis`."""
+    page.begin(family)
+    for labels, at in found:
+        counts = recent = buckets(now, at)
+        if before is not None:
+            recent = [
+                count - then
+                for count, then in zip(counts, before[at + 1 : at + 1 + len(counts)], strict=True)
+            ]
+        page.summary(
+            labels,
+            quantiles=[(str(each), quantile(recent, each) / _NS_PER_MS) for each in QUANTILES],
+            count=sum(counts),
+            total=now.apis[at] / _NS_PER_MS,
+        )
 
 
 def quantile(counts: Sequence[int], share: float) -> float:
@@ -392,7 +441,7 @@ def _write_exporter_partitions(page: Page, now: Snapshot) -> None:
 
 
 def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
-    behind = lags(now, extra.groups)
+    behind = lags(now, extra.groups, {}, now_ms=extra.now_ms)
     offsets = [(sum(each.committed.values()), (each.group, each.topic)) for each in behind]
     records = [(sum(each.records.values()), (each.group, each.topic)) for each in behind]
     if extra.with_partitions:

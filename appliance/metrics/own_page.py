@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.build import build
-from appliance.channels.roles import RoleKind
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import MemoryShare
 from appliance.channels.traffic_table import (
     ANSWER_TIME,
     API_WORDS,
@@ -17,10 +18,16 @@ from appliance.channels.traffic_table import (
     BYTES_OUT,
     CODES,
     FETCH_ERRORS,
+    FETCH_LOG,
+    FETCH_QUEUE,
     FIRST_CODE,
     HISTOGRAM_WORDS,
     OTHER_API,
     PRODUCE_ERRORS,
+    PRODUCE_LOG,
+    PRODUCE_QUEUE,
+    PRODUCE_REPLICATE,
+    RECEIVE_TIME,
     RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
@@ -31,9 +38,11 @@ from appliance.channels.worker_counters import directories_of
 from appliance.ipc import process_table
 from appliance.ipc.process_table import ProcessState
 from appliance.metrics import families as names
+from appliance.metrics.ages import Ages
 from appliance.metrics.exposition import Family, Page, Value
+from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
-from appliance.metrics.snapshot import Process, Snapshot, TopicState
+from appliance.metrics.snapshot import STAGES_AT, Process, Snapshot, TopicState
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.errors import ErrorCode
 from appliance.version import VERSION
@@ -71,6 +80,11 @@ class Extra:
     worker_idle: float
     page_seconds: float
     with_partitions: bool
+    ages: Ages
+    now_ms: int
+    """Wall clock; ages are counted to it."""
+    shares: Mapping[Role, MemoryShare]
+    """What the supervisor has said of the memory of each process."""
 
 
 def api_name(key: int) -> str:
@@ -183,8 +197,23 @@ def _write_requests(page: Page, now: Snapshot) -> None:
         _histogram(page, now, at + TOTAL_TIME, api)
     page.begin(names.STAGE_DURATION)
     for api, at in apis:
+        _histogram(page, now, at + RECEIVE_TIME, api, "receive")
         _histogram(page, now, at + ANSWER_TIME, api, "answer")
         _histogram(page, now, at + SEND_TIME, api, "send")
+    used = {api for api, _ in apis}
+    for api, stage, at in WORKER_STAGES:
+        if api in used:
+            _histogram(page, now, STAGES_AT + at, api, stage)
+
+
+WORKER_STAGES: Final = (
+    ("Produce", "queue", PRODUCE_QUEUE),
+    ("Produce", "log", PRODUCE_LOG),
+    ("Produce", "replicate", PRODUCE_REPLICATE),
+    ("Fetch", "queue", FETCH_QUEUE),
+    ("Fetch", "log", FETCH_LOG),
+)
+"""API, stage, and where its histogram begins in the page of a worker (`channels.traffic_table`)."""
 
 
 def buckets(now: Snapshot, at: int) -> list[int]:
@@ -247,6 +276,9 @@ def _write_logs(page: Page, now: Snapshot, extra: Extra) -> None:
     workers, brokers = now.of_kind(RoleKind.IOPROC), now.topology.brokers
     page.gauge(names.LOG_BYTES, [(size, (str(slot),)) for slot, size in sorted(now.log_bytes.items())])
     page.gauge(names.LOG_SEGMENTS, [(count, (str(slot),)) for slot, count in sorted(now.segments.items())])
+    page.begin(names.FLUSH_DURATION)
+    for slot, words in sorted(now.flushes.items()):
+        page.histogram((str(slot),), bounds=BOUNDS, counts=words[1 : 1 + _BUCKETS], total=words[0] / NS_PER_S)
     page.gauge(names.FAILED_DIRECTORIES, failed_directories(now))
     page.gauge(
         names.DISK_FREE, [(each.free_bytes, (str(each.broker), each.directory)) for each in extra.disks]
@@ -293,48 +325,7 @@ def _write_waiting(page: Page, now: Snapshot) -> None:
     _one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is behind in one topic: partition → records, up to the high watermark and the LSO."""
-
-    group: str
-    topic: str
-    committed: Mapping[int, int]
-    records: Mapping[int, int]
-    stable_records: Mapping[int, int]
-
-
-def lags(now: Snapshot, groups: Iterable[Group]) -> list[Lag]:
-    """Return the lag of each group in each topic with series. Partitions that nobody serves have none.
-
-    It is the lag of the round that found the group. The end of now less a committed offset of then would count what the
-    group has read since.
-    """
-    topics = {topic.name: topic.topic for topic in now.topics}
-    columns = now.columns
-    found: list[Lag] = []
-    for group in groups:
-        by_topic: dict[str, dict[int, int]] = {}
-        for (name, partition), offset in group.committed.items():
-            by_topic.setdefault(name, {})[partition] = offset
-        for name, committed in sorted(by_topic.items()):
-            topic = topics.get(name)
-            if topic is None:
-                continue
-            records: dict[int, int] = {}
-            stable_records: dict[int, int] = {}
-            for partition, offset in committed.items():
-                end = group.ends.get((name, partition))
-                if end is not None and partition < len(topic.rows):
-                    incarnation = topic.partitions[partition].incarnation
-                    if columns.serving[topic.rows[partition]] == incarnation == end.incarnation:
-                        records[partition] = max(0, end.high_watermark - offset)
-                        stable_records[partition] = max(0, end.last_stable_offset - offset)
-            found.append(Lag(group.name, name, committed, records, stable_records))
-    return found
-
-
-def _add_partitions(page: Page, lag: Lag, values: Mapping[int, int]) -> None:
+def _add_partitions(page: Page, lag: Lag, values: Mapping[int, Value]) -> None:
     for partition, value in sorted(values.items()):
         page.add(value, lag.group, lag.topic, str(partition))
 
@@ -343,13 +334,33 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
     coordinator = RoleKind.COORDINATOR
     _one(page, names.GROUPS, shown(now, coordinator, "groups"))
     page.gauge(names.GROUP_MEMBERS, [(each.members, (each.name,)) for each in extra.groups])
-    behind = lags(now, extra.groups)
+    behind = lags(now, extra.groups, extra.ages, now_ms=extra.now_ms)
     page.gauge(names.GROUP_LAG, [(sum(each.records.values()), (each.group, each.topic)) for each in behind])
     page.gauge(
         names.GROUP_STABLE_LAG,
         [(sum(each.stable_records.values()), (each.group, each.topic)) for each in behind],
     )
+    for family, oldest in (
+        (names.GROUP_LAG_SECONDS, [each.seconds for each in behind]),
+        (names.GROUP_STABLE_LAG_SECONDS, [each.stable_seconds for each in behind]),
+        (names.GROUP_LAST_COMMIT, [each.commit_seconds for each in behind]),
+    ):
+        page.gauge(
+            family,
+            [
+                (max(values.values()), (each.group, each.topic))
+                for each, values in zip(behind, oldest, strict=True)
+                if values
+            ],
+        )
+    _one(page, names.GROUP_LOOKS, counted(now, RoleKind.METRICS, "age_looks"))
     if extra.with_partitions:
+        page.begin(names.GROUP_PARTITION_LAG_SECONDS)
+        for each in behind:
+            _add_partitions(page, each, each.seconds)
+        page.begin(names.GROUP_PARTITION_COMMIT)
+        for each in behind:
+            _add_partitions(page, each, each.commit_seconds)
         page.begin(names.GROUP_PARTITION_LAG)
         for each in behind:
             _add_partitions(page, each, each.records)
@@ -370,12 +381,15 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
         _one(page, family, counted(now, coordinator, name))
     _one(page, names.GROUP_MEMBER_BYTES, shown(now, coordinator, "member_bytes"))
     _one(page, names.TRANSACTIONAL_IDS, shown(now, coordinator, "transactional_ids"))
+    _one(page, names.OPEN_TRANSACTIONS, shown(now, coordinator, "open_transactions"))
+    _one(page, names.TIMED_OUT_TRANSACTIONS, counted(now, coordinator, "timed_out_transactions"))
     _one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
 
 
 def _write_services(page: Page, now: Snapshot) -> None:
     network, auditor, keys = RoleKind.NETPROC, RoleKind.AUDITOR, RoleKind.KEYS
     _one(page, names.THROTTLED_ANSWERS, counted(now, network, "throttled_answers"))
+    _one(page, names.THROTTLE_TIME, counted(now, network, "throttled_ms") / _MS_PER_S)
     _one(page, names.THROTTLED_SESSIONS, shown(now, network, "throttled_sessions"))
     _one(page, names.FORGOTTEN_BUDGETS, counted(now, network, "forgotten_budgets"))
     if now.of_kind(auditor):
@@ -408,6 +422,13 @@ def _write_processes(page: Page, now: Snapshot, extra: Extra) -> None:
     write(names.PROCESS_START, lambda each: each.row.started_ms / _MS_PER_S)
     write(names.PROCESS_CPU, lambda each: each.usage.cpu_seconds)
     write(names.PROCESS_RESIDENT, lambda each: each.usage.resident_bytes)
+    shares = sorted((str(role), share) for role, share in extra.shares.items())
+    for family, attribute in (
+        (names.PROCESS_PROPORTIONAL, "proportional_bytes"),
+        (names.PROCESS_OPEN_FILES, "open_files"),
+    ):
+        sizes = [(getattr(share, attribute), (name,)) for name, share in shares]
+        page.gauge(family, [each for each in sizes if each[0] >= 0])
     write(names.PROCESS_BUSY, lambda each: each.totals[process_table.BUSY_NS] / NS_PER_S)
     write(names.PROCESS_IDLE, lambda each: each.idle_ns / NS_PER_S)
     write(names.PROCESS_LOOPS, lambda each: each.totals[process_table.LOOPS])

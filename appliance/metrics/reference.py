@@ -89,8 +89,21 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
 - Members, committed offsets and lags are those of the last whole round. A lag compares what was committed with where
   the partition ended in the same round. `appliance_metrics_group_round_age_seconds` says how old the round is.
-- `appliance_request_stage_duration_seconds` has two stages. `answer` ends when the answer is there. For a Fetch, this
-  includes the wait for records. `send` ends when the answer has left, behind earlier answers of its connection.
+- The age of a group (`appliance_group_lag_seconds`) is the time since the record was written that the group reads next.
+  It is the time of the first record in the batch that holds the committed offset, or of the append in a topic with
+  `message.timestamp.type=LogAppendTime`. If retention has removed that record, the first one of the log counts. A group
+  that has read everything has age 0. Without a time in the batch, or until the first look, there is no sample.
+- The metrics process reads these times off the headers of batches, about 50 µs each, and never for more than 2 ms in
+  100 ms. With thousands of groups and partitions the looks go round. Until its turn comes again, a partition of a group
+  that has moved keeps the age of the last look; of a group that stands still, the age grows with the clock.
+- `appliance_request_stage_duration_seconds` has these stages. `receive` goes from the first bytes of a request to its
+  last, 0 where they come at once; the other stages, and the total, begin then. `queue` ends when a worker takes an
+  operation of the request. `log` is the append, or the look-up of records. `replicate` is how long an answer then waits
+  for followers, or for the disk with `durability = "fsync"`. These three are of Produce and Fetch, for each operation:
+  a request for two partitions has two. `answer` ends when the answer is there. For a Fetch, this includes the wait for
+  records. `send` ends when the answer has left, behind earlier answers of its connection.
+- `appliance_process_proportional_bytes` adds up to the memory of the whole appliance. The kernel shows it to the
+  supervisor alone, which looks at one process after the other when the metrics process asks, at most every 30 seconds.
 
 The appliance does not collect with Python's client library. In several processes, this library keeps a file for each
 process that ever ran, and every scrape reads all of them. The project's tests use its parser.
@@ -112,8 +125,8 @@ kafka_exporter. They differ from the originals so:
   leaders have no sum, so these series need the option.
 - Quantiles are of the last five minutes, from the buckets of a histogram. In JMX they are of a sample.
 - `Fetch` and `FetchConsumer` are the same, because followers send no Fetch requests here.
-- Left out, because the broker does not count them: queue, local and remote times of requests, bytes of disks, and
-  everything about the Java virtual machine.
+- Queue, local and remote times are of Produce and Fetch, for each operation of a worker.
+- Left out, because the broker does not count them: bytes of disks, and everything about the Java virtual machine.
 
 """
 

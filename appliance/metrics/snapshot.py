@@ -22,14 +22,20 @@ from appliance.channels.partition_table import (
 )
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.traffic_table import (
+    API_WORDS,
+    APIS,
     BYTES_IN,
     COLUMNS,
     FAILED_FETCHES,
+    FLUSH_TIME,
+    HISTOGRAM_WORDS,
     LOG_BYTES,
     LOG_SEGMENTS,
     LOG_WORDS,
     OF_INCARNATION,
+    STAGE_WORDS,
     TrafficPart,
+    stages_at,
 )
 from appliance.channels.wiring import Attachment
 from appliance.cluster import NO_LEADER
@@ -48,6 +54,9 @@ COLUMN_NAMES: Final = (
     "failed_fetch_requests",
 )
 """The columns of a partition's row (`channels.traffic_table`), in order."""
+
+STAGES_AT: Final = APIS * API_WORDS
+"""Where in `Snapshot.apis` the histograms of the workers begin."""
 
 assert len(COLUMN_NAMES) == FAILED_FETCHES - BYTES_IN + 1
 
@@ -214,7 +223,9 @@ class Snapshot:
     head: list[int]
     """Sums of the heads of all network processes (`channels.traffic_table`)."""
     apis: list[int]
-    """Sums of their blocks."""
+    """Sums of their blocks. From STAGES_AT on, sums of the workers' histograms."""
+    flushes: dict[int, list[int]]
+    """By slot, the histogram of its workers' flushes."""
     offline_partitions: int
     """Partitions without a leader, or whose leader's storage has failed."""
     served: bool
@@ -272,19 +283,35 @@ class Memory:
                     offline += leader != NO_LEADER
                 elif serving != incarnation and leader != NO_LEADER:
                     served = False
+        stages = self._stages()
+        apis = _sums([part.apis() for part in self._parts]) + _sums([words for _, words in stages])
+        flushes: dict[int, list[int]] = {}
+        for slot, words in stages:
+            taken = words[FLUSH_TIME : FLUSH_TIME + HISTOGRAM_WORDS]
+            flushes[slot] = _sums([flushes[slot], taken]) if slot in flushes else taken
         return Snapshot(
             topology=topology,
             processes=self.processes(),
             topics=[TopicState(each, columns) for each in topology.topics],
             columns=columns,
             head=_sums([part.head() for part in self._parts]),
-            apis=_sums([part.apis() for part in self._parts]),
+            apis=apis,
+            flushes=flushes,
             offline_partitions=offline,
             served=served,
             log_bytes={slot: led.total(columns.log_bytes) for slot, led in topology.led.items()},
             segments={slot: led.total(columns.segments) for slot, led in topology.led.items()},
             monotonic_ns=time.monotonic_ns(),
         )
+
+    def _stages(self) -> list[tuple[int, list[int]]]:
+        """Return slot and histograms of each worker."""
+        settings = self._settings
+        found: list[tuple[int, list[int]]] = []
+        for number in range(settings.slots * settings.io.workers):
+            at = stages_at(number, rows=settings.broker.max_partitions)
+            found.append((number // settings.io.workers, self._logs[at : at + STAGE_WORDS].tolist()))
+        return found
 
     def processes(self) -> list[Process]:
         """Return every process but the supervisor, which has no row."""

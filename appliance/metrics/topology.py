@@ -101,7 +101,7 @@ class Topology:
             brokers={slot.node_id: f"{slot.host}:{slot.port}" for slot in image.slots},
             topic_count=len(image.topics),
         )
-        defaults = BrokerConfigs({}, image.broker_configs.get("", {})).topic_defaults(settings)
+        defaults = BrokerConfigs.of_every(image.broker_configs).topic_defaults(settings)
         default_min = defaults.get(_MIN_INSYNC_REPLICAS, "1")
         for topic in image.topics.values():
             least = int(topic.configs.get(_MIN_INSYNC_REPLICAS, default_min))

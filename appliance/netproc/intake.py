@@ -110,6 +110,8 @@ class Intake:
             connection.start = stop
             block.references += 1
             yield block, first, stop
+            if connection.receiving_since_ns:
+                connection.receiving_since_ns = 0
 
     def settle(self, connection: Connection, now_ns: int) -> None:
         """After the frames are cut: gives back, keeps or moves what is left of the block."""
@@ -131,6 +133,8 @@ class Intake:
             return
         if start:
             connection.frame_began_ns = now_ns
+        if not connection.receiving_since_ns:
+            connection.receiving_since_ns = now_ns
         if left <= STASH_BYTES:
             connection.stash = bytes(block.view[start:end])
             connection.block = None

@@ -23,6 +23,7 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.cluster import ClientQuotas, ClusterImage
+from appliance.config.dynamic import SLOW_REQUEST_MS, shared_value
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import ERRORS
@@ -167,12 +168,13 @@ class NetworkAgent:
         self._metering: Metering | None = None  # since the first quota
         self._meter: Meter | None = None  # while there are quotas
         self._observer: Observer | None = None
-        routes.on_image(self._take_image)
+        self._slow_request_ms = 0
+        routes.on_image(self._look_at_image)
         self._lanes: Lanes | None = None  # in `_second`, too
         for inbox in (fan_out, self._long, self):
             self._cycle.add_inbox(inbox)
         self._epoll.register(fan_out.fileno(), _IN)
-        if settings.metrics.is_on:
+        if settings.counts_traffic:
             self._count_traffic(table)
         if settings.services.processes:
             self._observe()
@@ -226,11 +228,26 @@ class NetworkAgent:
             self._second = self._lanes if self._second is None else Pair(self._lanes, self._second)
         self._lanes.add(assignment, sock)
 
-    def _take_image(self, image: ClusterImage) -> None:
+    def _look_at_image(self, image: ClusterImage) -> None:
         """Go by a new image in what is not looked up for each request."""
         self._look_at_quotas(image)
         if self._observer is not None:
             self._observer.look(image)
+        threshold_ms = shared_value(self._settings, image.broker_configs, SLOW_REQUEST_MS)
+        if threshold_ms != self._slow_request_ms:
+            self._slow_request_ms = threshold_ms
+            self._log_slow(threshold_ms)
+
+    def _log_slow(self, threshold_ms: int) -> None:
+        """Log requests that take longer than this from now on; with 0, none."""
+        from appliance.netproc.counting import slow_requests, uncounted_traffic
+
+        if self._traffic is None:
+            self._traffic = uncounted_traffic(
+                self._settings, self._routes, self._attachment.partitions, self._cycle.timers, self._clock
+            )
+            self._apis.set_traffic(self._traffic)
+        self._traffic.log_slow(slow_requests(threshold_ms, self._cycle.timers, self._clock))
 
     def _look_at_quotas(self, image: ClusterImage) -> None:
         """Go by the quotas of a new image."""
@@ -565,6 +582,7 @@ class NetworkAgent:
             "throttled_answers": quotas.get("throttled", 0),
             "throttled_sessions": quotas.get("muted", 0),
             "forgotten_budgets": quotas.get("evicted", 0),
+            "throttled_ms": quotas.get("throttled_ms", 0),
         }
 
     def statistics(self) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class Sockets:
         self._cells[CONNECTIONS] = len(self.connections)
         if not self._sweeping:
             self._sweep_later(connection.last_active_ns)
+        _log.debug("%s opened", connection)
 
     def close(self, connection: Connection) -> None:
         """Close a connection without a line, and drop what it has asked for."""
@@ -154,6 +155,7 @@ class Sockets:
         connection.sock.close()
         self._cells[CONNECTIONS] = len(self.connections)
         self.closed_hosts.append(connection.peer_host)
+        _log.debug("%s has ended", connection)
 
     def fault(self, connection: Connection, why: str) -> None:
         """Log one line and close the connection. No other connection is affected."""

@@ -5,6 +5,7 @@
     write_marker   WRITE_MARKER on the owner's ring → the owner makes and appends the marker → answered → done
     delete_records DELETE_RECORDS on the owner's ring → answered → done
     read           FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+                   committed ones only: up to the last stable offset, and the aborted transactions beside them
                    if they fail a checksum: LOG_DAMAGED on the owner's ring, and done(the error): read again later
 
 The owner takes what one process asks in the order of the calls. So a permit that was asked for before a marker never
@@ -26,13 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from appliance.channels.partition_table import HIGH_WATERMARK, LOG_START, SLOT_LOG_END
+from appliance.channels.partition_table import HIGH_WATERMARK, LAST_STABLE_OFFSET, LOG_START, SLOT_LOG_END
 from appliance.channels.request_channel import (
     ANSWER_LOG_START,
     ERROR,
     FETCH_DIRECTORY,
     FETCHED_BYTES,
     FETCHED_HIGH_WATERMARK,
+    FETCHED_LAST_STABLE_OFFSET,
     FETCHED_POSITION,
     FETCHED_SEGMENT,
     FLAGS,
@@ -43,6 +45,7 @@ from appliance.channels.request_channel import (
     ProduceFlag,
     Request,
     RequestFlag,
+    ResponseFlag,
     fetch_request,
     marker_request,
     partition_request,
@@ -58,6 +61,7 @@ from appliance.log.chunks import Chunk, read_chunks, read_headers
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
 from appliance.log.producer_state import AppendOrigin
 from appliance.log.segment_file import Header
+from appliance.log.transaction_index import AbortedTransaction, read_aborted
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
@@ -67,6 +71,8 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 """Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
 
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
+_ABORTED: Final = int(ResponseFlag.ABORTED)
 _LONE: Final = int(RequestFlag.LONE)
 _COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
 _TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
@@ -82,8 +88,10 @@ Done = Callable[[int], None]
 class Read(NamedTuple):
     """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
 
-    `headers`: instead of `chunks`, if only headers were asked for. `error` is a Kafka error code. `replaced`:
-    the segment came to be another file meanwhile, so ask again.
+    `headers`: instead of `chunks`, if only headers were asked for. `error` is a Kafka error code. `replaced`: the
+    segment came to be another file meanwhile, so ask again. `aborted`: transactions whose records in the batches do not
+    count, if only committed ones were asked for. `end` is the offset below which records could be read: the high
+    watermark, or the last stable offset.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -93,6 +101,8 @@ class Read(NamedTuple):
     error: int = 0
     replaced: bool = False
     why: str = ""
+    end: int = -1
+    aborted: tuple[AbortedTransaction, ...] = ()
     headers: tuple[Header, ...] = ()
 
 
@@ -108,7 +118,7 @@ class _Append:
 
 
 class _Reading:
-    __slots__ = ("done", "files_version", "headers_only", "offset", "place")
+    __slots__ = ("done", "files_version", "headers_only", "is_committed", "offset", "place")
 
     def __init__(
         self,
@@ -117,9 +127,11 @@ class _Reading:
         files_version: int,
         done: Callable[[Read], None],
         *,
+        is_committed: bool,
         headers_only: bool,
     ) -> None:
         self.place = place
+        self.is_committed = is_committed
         self.offset = offset
         self.files_version = files_version
         self.done = done
@@ -177,6 +189,10 @@ class PartitionAccess:
     def high_watermark(self, place: LogPlace) -> int:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + HIGH_WATERMARK]
+
+    def last_stable_offset(self, place: LogPlace) -> int:
+        table = self._attachment.partitions
+        return table.cells[table.at(place.row) + LAST_STABLE_OFFSET]
 
     def log_start(self, place: LogPlace) -> int:
         table = self._attachment.partitions
@@ -315,11 +331,14 @@ class PartitionAccess:
         done: Callable[[Read], None],
         *,
         bytes_max: int = READ_BYTES,
+        is_committed: bool = False,
         headers_only: bool = False,
     ) -> bool:
         """Read on from `offset`, at most `bytes_max` or one batch. False: no room on the ring, ask again later.
 
-        `headers_only`: read at most HEADERS_MAX headers of batches, which costs one small read for each.
+        Args:
+            is_committed: up to the last stable offset, with the aborted transactions.
+            headers_only: at most HEADERS_MAX headers of batches, which costs one small read for each.
         """
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
@@ -327,12 +346,13 @@ class PartitionAccess:
             return True
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         files_version = self._attachment.partitions.files_version(place.row)
-        fetch = fetch_request(
-            identity, 0, place.row, place.incarnation, _MIN_ONE_BATCH, -1, bytes_max, -1, offset
-        )
+        flags = _MIN_ONE_BATCH | _READ_COMMITTED if is_committed else _MIN_ONE_BATCH
+        fetch = fetch_request(identity, 0, place.row, place.incarnation, flags, -1, bytes_max, -1, offset)
         if not writer.put(*fetch):
             return False
-        self._waiting[identity] = _Reading(place, offset, files_version, done, headers_only=headers_only)
+        self._waiting[identity] = _Reading(
+            place, offset, files_version, done, is_committed=is_committed, headers_only=headers_only
+        )
         self._touched.add(place.worker)
         return True
 
@@ -397,20 +417,26 @@ class PartitionAccess:
             answer[ANSWER_LOG_START],
         )
         position, length_bytes = answer[FETCHED_POSITION], answer[FETCHED_BYTES]
+        end = answer[FETCHED_LAST_STABLE_OFFSET] if reading.is_committed else high_watermark
         if error or not length_bytes:
-            return Read((), Path(), high_watermark, log_start, error)
+            return Read((), Path(), high_watermark, log_start, error, end=end)
         place = reading.place
         name = partition_directory_name(TopicPartition(place.topic, place.partition))
         path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
         chunks: tuple[Chunk, ...] = ()
+        aborted: tuple[AbortedTransaction, ...] = ()
         headers: tuple[Header, ...] = ()
         fault: HostFault | None = None
-        end = position + length_bytes
+        stop = position + length_bytes
         try:
             if reading.headers_only:
-                headers = tuple(read_headers(path, position, end, count_max=HEADERS_MAX))
+                headers = tuple(read_headers(path, position, stop, count_max=HEADERS_MAX))
             else:
-                chunks = tuple(read_chunks(path, position, end, chunk_bytes=READ_BYTES, may_be_cut=True))
+                chunks = tuple(read_chunks(path, position, stop, chunk_bytes=READ_BYTES, may_be_cut=True))
+            if reading.is_committed and answer[FLAGS] & _ABORTED:
+                aborted = tuple(
+                    read_aborted(path.parent, segment=base_offset, offset=reading.offset, bound=end)
+                )
         except HostFault as host_fault:
             fault = host_fault
         table = self._attachment.partitions
@@ -420,7 +446,7 @@ class PartitionAccess:
             if isinstance(fault, CorruptFile):
                 self._report_damage(place, reading.offset)
             return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
-        return Read(chunks, path, high_watermark, log_start, headers=headers)
+        return Read(chunks, path, high_watermark, log_start, end=end, aborted=aborted, headers=headers)
 
     def _report_damage(self, place: LogPlace, offset: int) -> None:
         """Have the owner repair the log. Without room on the ring nothing is sent: the next read finds it again."""

@@ -13,6 +13,7 @@ removals and slices of moves run on others.
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ from appliance.partition_host.removals import Removals
 from appliance.partition_host.run_state import RunState
 from appliance.partition_host.storage_failures import StorageFailures
 from appliance.process.agent import AgentProcess
+
+_logger = logging.getLogger(__name__)
 
 
 class Hosted(HeldCopy, Movable, Compacted, Checkpointed, Published, Protocol):
@@ -172,6 +175,12 @@ class PartitionHost(PartitionListener[Held], ABC):
         holder = self.holder or self._open(command)
         if holder is None:
             return
+        _logger.debug(
+            "assignment %d of controller epoch %d: %d partitions",
+            number,
+            command.controller_epoch,
+            len(command.partitions),
+        )
         done = self._carry_out(holder, command)
         if done is None:
             return

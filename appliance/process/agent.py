@@ -21,7 +21,10 @@ An agent keeps its own loop, because the order of a turn is what makes it fast; 
 | PeerUp | lets go of an older generation; attaches to the rings of the new one | `peer_up` |
 | PeerDown | afterwards: lets go of the rings | `peer_down`, once for each generation |
 | PeerHeld (to the controller only) | nothing | `on_peer_held` |
+| MemoryShare (to the metrics process only) | nothing | `on_memory_share` |
+| Reloaded (to the controller only) | nothing | `on_reloaded` |
 | Heartbeat | sends it back | nothing |
+| LogLevels | logs from these levels on | nothing |
 | Stop, or the end of the socket | nothing | `stop` |
 
 Costs: `hear` runs only when the supervisor has sent something. A turn of the loop calls nothing of this module.
@@ -37,6 +40,7 @@ from typing import Final, Protocol
 
 import zmq
 
+from appliance import journal
 from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.counter_names import COUNTER_NAMES
@@ -44,11 +48,14 @@ from appliance.channels.roles import Role
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    LogLevels,
+    MemoryShare,
     Message,
     PeerDown,
     PeerHeld,
     PeerUp,
     Ready,
+    Reloaded,
     Stop,
 )
 from appliance.clock import NS_PER_MS, Clock, SystemClock
@@ -128,7 +135,9 @@ class AgentProcess:
         "cycle",
         "generation",
         "held",
+        "on_memory_share",
         "on_peer_held",
+        "on_reloaded",
         "peers",
         "role",
         "settings",
@@ -164,9 +173,12 @@ class AgentProcess:
         self.held: set[Role] = set(child.held)
         """Those of them that were killed, and that the kernel does not let end. Only the controller is told."""
         self.on_peer_held: Callable[[Role, int], object] | None = None
+        self.on_memory_share: Callable[[MemoryShare], object] | None = None
+        self.on_reloaded: Callable[[dict[str, str]], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        journal.tell_left_out_by(self.cycle.timers.after_ms)
 
     # Sockets between processes
 
@@ -190,6 +202,12 @@ class AgentProcess:
         """The process serves from now on."""
         self.attachment.row.set_state(ProcessState.RUNNING)
         self.supervision.send(Ready())
+
+    def log_from(self, levels: dict[str, str]) -> None:
+        """Log from these levels on, and have the supervisor tell all other processes."""
+        if journal.set_levels(levels):
+            _logger.info("log levels: %s", ", ".join(f"{name} {level}" for name, level in levels.items()))
+            self.supervision.send(LogLevels(levels))
 
     def failed(self, why: str, *, fatal: bool) -> None:
         """The process cannot start. With `fatal` the appliance ends."""
@@ -235,10 +253,16 @@ class AgentProcess:
                 case PeerHeld() if self.on_peer_held is not None:
                     self.held.add(message.role)
                     self.on_peer_held(message.role, message.generation)
+                case MemoryShare() if self.on_memory_share is not None:
+                    self.on_memory_share(message)
+                case Reloaded() if self.on_reloaded is not None:
+                    self.on_reloaded(message.configs)
                 case Stop():
                     agent.stop(message.within_ms)
                 case Heartbeat():
                     self.supervision.send(message)
+                case LogLevels():
+                    journal.set_levels(message.levels)
                 case _:
                     self.warn(f"unexpected message from the supervisor: {message}")
 

@@ -2,19 +2,18 @@
 
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
-| netproc, coordinator, purgatory, metrics, services | DAC_READ_SEARCH | opens shared memory for writing |
-| services with trace.otlp.endpoint | DAC_READ_SEARCH | the same; it may connect to the port of the collector |
-| metrics with a port below 1024 | that to bind it, too | the same |
+| netproc, coordinator, purgatory, metrics, console, services | DAC_READ_SEARCH | opens shared memory for writing |
+| metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | netproc, acceptor with ZeroMQ listeners | those to bind them, too | the sockets of these listeners, too |
 | ioproc, replica, cleaner, controller, auditor | those over files: they write logs, metadata, audit.log | everything |
 | keys | those over files; it must connect to the identity provider | everything |
 
-netproc, acceptor, coordinator and metrics handle bytes of strangers. So the kernel refuses them, and the purgatory,
-which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for writing,
-to create or remove a name elsewhere, to start a program, to connect to a TCP port, to signal other processes, to
-trace them or read their memory. It also refuses them system calls that they never make (`refused_calls.py`). No
-process, the supervisor included, can get new privileges.
+netproc, acceptor, coordinator, metrics and console handle bytes of strangers. So the kernel refuses them, and the
+purgatory, which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for
+writing, to create or remove a name elsewhere, to start a program, to connect to a TCP port (the console: to any port
+but those of the broker slots), to signal other processes, to trace them or read their memory. It also refuses them
+system calls that they never make (`refused_calls.py`). No process, the supervisor included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -49,6 +48,7 @@ WRITE_NO_FILES: Final = frozenset(
         RoleKind.COORDINATOR,
         RoleKind.PURGATORY,
         RoleKind.METRICS,
+        RoleKind.CONSOLE,
         RoleKind.SERVICES,
     }
 )
@@ -81,11 +81,8 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
     if kind in WRITE_NO_FILES:
         _make_lane_directory(kind, settings)
-        steps = [
-            lambda: restrict(changes_of(kind, wiring), ports=ports_of(kind, settings)),
-            *steps,
-            refuse_calls,
-        ]
+        ports = ports_of(kind, settings)
+        steps = [lambda: restrict(changes_of(kind, wiring), connect_ports=ports), *steps, refuse_calls]
     for step in steps:
         try:
             step()
@@ -125,18 +122,26 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
         for listener in settings.zeromq.listeners:
             # The directory of the sockets may belong to the clients' user.
             kept.add(Capability.NET_BIND_SERVICE if is_tcp(listener) else Capability.DAC_OVERRIDE)
-    metrics = settings.metrics
-    if kind is RoleKind.METRICS and metrics.is_on and metrics.address[1] < PRIVILEGED_PORTS:
-        kept.add(Capability.NET_BIND_SERVICE)
+    for of, section in ((RoleKind.METRICS, settings.metrics), (RoleKind.CONSOLE, settings.console)):
+        if kind is of and section.is_on and section.address[1] < PRIVILEGED_PORTS:
+            kept.add(Capability.NET_BIND_SERVICE)
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.group is not None:
         kept |= {Capability.CHOWN, Capability.FSETID}
     return frozenset(kept)
 
 
-def ports_of(kind: RoleKind, settings: Settings) -> tuple[int, ...]:
-    """Return the TCP ports that a role of WRITE_NO_FILES may connect to."""
-    port = endpoint_port(settings.services.trace_otlp_endpoint) if kind is RoleKind.SERVICES else None
-    return () if port is None else (port,)
+def ports_of(kind: RoleKind, settings: Settings) -> Sequence[int]:
+    """Return the TCP ports to which a role of WRITE_NO_FILES may connect.
+
+    The console is a client of each slot. A services process sends traces to `trace.otlp.endpoint`.
+    """
+    if kind is RoleKind.SERVICES:
+        port = endpoint_port(settings.services.trace_otlp_endpoint)
+        return () if port is None else (port,)
+    listener = settings.console_listener
+    if kind is not RoleKind.CONSOLE or listener is None:
+        return range(0)
+    return range(listener.port, listener.port + settings.slots)
 
 
 def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:

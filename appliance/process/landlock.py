@@ -1,9 +1,9 @@
 """Landlock: a process asks the kernel to refuse it what it never does, for the rest of its life.
 
-The rules here are about changes only. A process may still read what its user may read, because Python imports
-modules, and OpenSSL reads certificates, at any time. It may open a file for writing, create, rename and remove names
-only below the paths that the caller lists. It can neither start a program nor connect to a TCP port that is not
-listed. It cannot send a signal to a process outside, trace one, or read its memory.
+The rules here are about changes only. A process may still read what its user may read, because Python imports modules,
+and OpenSSL reads certificates, at any time. It may open a file for writing, create, rename and remove names only below
+the paths that the caller lists. It cannot start a program. It can connect only to the TCP ports that the caller lists.
+It cannot send a signal to a process outside, trace one, or read its memory.
 
 What was open before stays open, with its rights. Threads that exist already are not restricted, so call `restrict`
 before the first one.
@@ -27,11 +27,11 @@ _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
 _VERSION_FLAG: Final = 1
 _PATH_BENEATH: Final = 1
+_NET_PORT: Final = 2
 
 _PATH_RULE: Final = struct.Struct("=Qi")
 """struct landlock_path_beneath_attr: allowed_access, parent_fd."""
 
-_NET_PORT: Final = 2
 _PORT_RULE: Final = struct.Struct("=QQ")
 """struct landlock_net_port_attr: allowed_access, port."""
 
@@ -77,14 +77,14 @@ def version() -> int:
     return max(0, found)
 
 
-def restrict(allowed: Mapping[Path, Right], *, ports: Iterable[int] = ()) -> bool:
+def restrict(allowed: Mapping[Path, Right], *, connect_ports: Iterable[int] = ()) -> bool:
     """Refuse this process, from now on, every change that `allowed` does not list. There is no way back.
 
     The process must have given up new privileges (`capabilities.give_up_new_privileges`).
 
     Args:
         allowed: path → what may be done at it and below it. A path that does not exist is left out.
-        ports: TCP ports that the process may connect to, on any host.
+        connect_ports: TCP ports to which the process may connect, on any host.
 
     Returns:
         Whether the kernel offers this; False changes nothing.
@@ -110,10 +110,9 @@ def restrict(allowed: Mapping[Path, Right], *, ports: Iterable[int] = ()) -> boo
     try:
         for path, rights in allowed.items():
             _allow(ruleset, path, rights & handled)
-        if offered >= _SINCE_NET:
-            for port in ports:
-                rule = _PORT_RULE.pack(_NET_CONNECT_TCP, port)
-                _checked(_system_call(_ADD_RULE, ruleset, _NET_PORT, rule, 0))
+        for port in connect_ports if offered >= _SINCE_NET else ():
+            rule = _PORT_RULE.pack(_NET_CONNECT_TCP, port)
+            _checked(_system_call(_ADD_RULE, ruleset, _NET_PORT, rule, 0))
         _checked(_system_call(_RESTRICT_SELF, ruleset, 0))
     finally:
         os.close(ruleset)

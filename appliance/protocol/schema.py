@@ -4,6 +4,8 @@ kio carries a dataclass for each message and version, generated from Kafka's own
 fields say type, order, nullability, tag and default. This file turns one into a `Structure`, which
 `message_codec` compiles into a reader or a writer for our shapes.
 
+Two structures have a tagged field more (OWN_FIELDS, decision 0134). A peer that does not know it skips it (KIP-482).
+
 We use kio's classes but not its reader and writer (decision 0011): the reader refuses every tagged field it does
 not know, which KIP-482 wants skipped, and lets an array of a million ids grow to 150 MB; the writer imports
 asyncio and takes four times as long as ours.
@@ -12,6 +14,7 @@ asyncio and takes four times as long as ours.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -68,6 +71,10 @@ class WireField:
         return _FIXED_BYTES[self.primitive or ""]
 
 
+OWN_TAG_MIN = 10_000
+"""Tags of our own fields; Kafka counts its tags up from 0 in each structure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Structure:
     """The fields of a structure in wire order, tagged ones apart and by ascending tag."""
@@ -82,6 +89,13 @@ class Structure:
         """The fewest bytes one can take; what a declared array count is held against."""
         own = sum(field.bytes_min(self.flexible) for field in self.fields)
         return own + 1 if self.flexible else max(own, 1)
+
+
+OWN_FIELDS: Mapping[str, WireField] = {
+    "OffsetFetchRequest": WireField("with_commit_times", "bool", None, False, False, OWN_TAG_MIN),
+    "OffsetFetchResponsePartitions": WireField("commit_time_ms", "int64", None, False, False, OWN_TAG_MIN),
+}
+"""kio's class → the tagged field that only the appliance knows, where the version has tagged fields."""
 
 
 def structure_of(api: ApiKey, version: int, *, response: bool) -> Structure:
@@ -118,6 +132,8 @@ def _structure(kio_class: Any) -> Structure:
         (plain if wire_field.tag is None else tagged).append(wire_field)
         if wire_field.tag is not None and entry.default is MISSING and wire_field.structure is None:
             raise ApplianceDefect(f"{kio_class.__name__}.{entry.name} is tagged and has no default")
+    if flexible and kio_class.__name__ in OWN_FIELDS:
+        tagged.append(OWN_FIELDS[kio_class.__name__])
     tagged.sort(key=lambda one: one.tag or 0)
     return Structure(kio_class.__name__, flexible, tuple(plain), tuple(tagged))
 

@@ -262,6 +262,8 @@ class Follower:
                 return True  # it tells us when it does
             if not self._begin(reader):
                 return False
+            if not self.is_following:
+                return True  # the leader was withdrawn meanwhile; it tells us when it serves
         cells, log = self._cells, self.log
         leader_end_at = self._table.slot_at(self.row, self.leader) + SLOT_LOG_END
         copied = 0
@@ -340,6 +342,8 @@ class Follower:
     def _begin(self, reader: LeaderLog) -> bool:
         """Cuts what the leader does not have; False where its files are not there to be read now.
 
+        Where the leader does not serve any more when its epochs are read, nothing is cut, and nothing followed.
+
         Raises:
             NotInSync: it is in sync, and begins after the leader's, or ends below what is committed.
             StorageFault: our log refuses.
@@ -356,7 +360,7 @@ class Follower:
         theirs = LeaderEpochs(log.directory, known)  # never written
         theirs.assign(self.leader_epoch, cells[self._at + SERVING_EPOCH_START], write=False)
         if not self._leader_serves():
-            return True  # what was read is of nobody knows when; its next word comes
+            return True  # what was read is of nobody knows when
         if log.log_start_offset > cells[self._at + LOG_START]:
             if self.is_in_sync:
                 # Whoever is may lead, so it must not be begun anew: the next try does.

@@ -144,6 +144,7 @@ class Apis:
                 clock=clock,
                 bells=attachment.services_bells(),
                 timers=timers,
+                questions=questions,
             ),
             rights=rights,
             auditing=auditing,
@@ -233,7 +234,7 @@ class Apis:
                     )
 
     def set_traffic(self, traffic: Traffic) -> None:
-        """Count requests for the metrics process. Call it before the first request."""
+        """Count requests from now on, for the metrics process or for the log."""
         self._traffic = self._produce.traffic = traffic
         self._fetch.set_traffic(traffic)
 

@@ -114,7 +114,7 @@ class Meter:
         self._mute = mute
         self._clients: dict[tuple[str, str], _Client] = {}
         self._mutation_delays_ms: dict[Session, int] = {}
-        self.throttled = 0
+        self.throttled = self.throttled_ms = 0
         self.set_quotas(())
 
     def set_quotas(self, quotas: Sequence[ClientQuotas]) -> None:
@@ -210,6 +210,7 @@ class Meter:
 
     def _throttle(self, session: Session, delay_ms: int) -> None:
         self.throttled += 1
+        self.throttled_ms += delay_ms
         self._mute(session, delay_ms)
 
     @staticmethod
@@ -247,5 +248,6 @@ class Meter:
         return {
             "clients": len(self._clients),
             "throttled": self.throttled,
+            "throttled_ms": self.throttled_ms,
             "evicted": self._samples.evicted,
         }

@@ -106,6 +106,7 @@ class Session:
         "principal",
         "produce_memo",
         "queue",
+        "receiving_since_ns",
         "refused_batches",
         "rights_version",
         "slot",
@@ -153,6 +154,7 @@ class Session:
             None  # made when a produce request names a transactional id
         )
         self.last_active_ns = now_ns
+        self.receiving_since_ns = 0  # while a part of a request is there
         self.amend: Amend | None = None
         self.audited: Any = None
         self.hung_up = False  # the client has closed, and what it sent before is still served

@@ -42,6 +42,7 @@ from appliance.channels.traffic_table import (
     OTHER_API,
     PRODUCE_ERRORS,
     PRODUCES,
+    RECEIVE_TIME,
     RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
@@ -56,6 +57,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.produce import ProduceResult
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.session import Request, Session
+from appliance.requests.slow_requests import SlowRequests
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import Answer
 
@@ -95,6 +97,7 @@ class Traffic:
         "_timers",
         "_times",
         "_until_sample",
+        "slow",
         "unsent",
     )
 
@@ -122,8 +125,17 @@ class Traffic:
         self._errors: dict[int, int] = {}
         self._times: list[tuple[int, int]] = []
         self._rows: dict[int, list[int]] = {}
+        self.slow: SlowRequests | None = None
         self.unsent: list[tuple[Request, int]] = []
         """Timed requests that are answered and have not left yet, with the moment of the answer."""
+
+    def log_slow(self, slow: SlowRequests | None) -> None:
+        """Have slow requests logged from now on, or none. While they are, every request is timed."""
+        self.slow = slow
+        is_sampled = slow is None
+        self._periods = [SAMPLED if is_sampled and key in _OFTEN else 1 for key in range(APIS)]
+        if not is_sampled:
+            self._until_sample = [1] * APIS
 
     # Requests
 
@@ -140,7 +152,11 @@ class Traffic:
                 self._until_sample[key] = left
             else:
                 self._until_sample[key] = self._periods[key]
-                request.arrived_ns = self._clock.monotonic_ns()
+                now_ns = request.arrived_ns = self._clock.monotonic_ns()
+                since_ns = request.session.receiving_since_ns
+                self._time(request, RECEIVE_TIME, now_ns - since_ns if since_ns else 0)
+                if self.slow is not None:
+                    self.slow.arrived(request, size_bytes)
             if not self._is_armed:
                 self._arm()
         except Exception as error:
@@ -153,6 +169,8 @@ class Traffic:
             self._time(request, ANSWER_TIME, now_ns - request.arrived_ns)
             if len(self.unsent) < UNSENT_MAX:
                 self.unsent.append((request, now_ns))
+            elif self.slow is not None:
+                self.slow.sent(request, answered_ns=now_ns, now_ns=now_ns)
         except Exception as error:
             self._lose(error)
 
@@ -171,6 +189,8 @@ class Traffic:
                 else:
                     self._time(request, SEND_TIME, now_ns - answered_ns)
                     self._time(request, TOTAL_TIME, now_ns - request.arrived_ns)
+                    if self.slow is not None:
+                        self.slow.sent(request, answered_ns=answered_ns, now_ns=now_ns)
             self.unsent = unsent
         except Exception as error:
             self._lose(error)
@@ -180,6 +200,11 @@ class Traffic:
         self._times.append((self._part.api_at(key) + histogram, max(0, duration_ns)))
         if not self._is_armed:
             self._arm()
+
+    def waits(self, request: Request) -> None:
+        """A fetch waits for records from now on."""
+        if self.slow is not None:
+            self.slow.waits(request)
 
     # Partitions
 

@@ -25,8 +25,10 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.process.agent import AgentProcess
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder, State
+from appliance.services.deliveries import Counts
+from appliance.services.forwarder import Forwarder, State
 from appliance.services.observers import Observers
+from appliance.services.state_log import PAUSE_MS
 
 CLOCK_LOOK_MS: Final = 1_000
 COMPLAINT_INTERVAL_MS: Final = 10_000
@@ -137,6 +139,7 @@ class ServicesAgent:
             "waiting_deliveries": sum(each[0] for each in statistics),
             "repeated_records": sum(each[1] for each in statistics),
             "dropped_records": self._counts.dropped,
+            "cancelled_records": self._counts.cancelled,
             "unread_records": sum(each[2] for each in statistics),
             **({} if self._observers is None else self._observers.counters()),
         }

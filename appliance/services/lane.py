@@ -50,11 +50,11 @@ class Lane:
     """
 
     __slots__ = (
-        "_delay_ms",
         "_marks",
         "_seen",
         "buffer",
         "buffered_bytes",
+        "delay_ms",
         "found",
         "level",
         "position",
@@ -74,7 +74,7 @@ class Lane:
         self.found: dict[int, Waiting] = {}
         self.repeated = 0
         self.unread = 0
-        self._delay_ms = delay_ms
+        self.delay_ms = delay_ms
         self._seen = SentAgain()
         self._marks: deque[tuple[int, int]] = deque()
 
@@ -125,7 +125,7 @@ class Lane:
             self.repeated += 1
             return
         # A clock that was set back: nothing waits longer than its level from now on.
-        due_ms = min(record.timestamp_ms, now_ms) + self._delay_ms
+        due_ms = min(record.timestamp_ms, now_ms) + self.delay_ms
         size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
         size_bytes += sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
         self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
@@ -135,7 +135,7 @@ class Lane:
         """Return when the first entry is due; None if none waits. A clock that was set back makes it earlier."""
         if not self.buffer:
             return None
-        latest_ms = now_ms + self._delay_ms
+        latest_ms = now_ms + self.delay_ms
         if self.buffer[0].due_ms > latest_ms:
             self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
         return self.buffer[0].due_ms

@@ -307,7 +307,7 @@ class Broker:
         Raises:
             BrokerError: there is no such slot, or it does not hand over in 30 s.
         """
-        from appliance.cli.slots import stop_slot
+        from appliance.cli.slot_stops import stop_slot
 
         stop_slot(self._another_address(slot), slot)
 
@@ -317,7 +317,7 @@ class Broker:
         Raises:
             BrokerError: there is no such slot, or it does not come back in 30 s.
         """
-        from appliance.cli.slots import start_slot
+        from appliance.cli.slot_stops import start_slot
 
         start_slot(self._another_address(slot), slot)
 

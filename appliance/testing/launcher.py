@@ -130,8 +130,8 @@ class Launcher:
             if self._channel is None:
                 self._start_template()
 
-    def launch(self, argv: Sequence[str], log: int) -> Launched:
-        """Start `appliance ARGV` with its standard error going to the descriptor `log`.
+    def launch(self, argv: Sequence[str], log: int | None = None) -> Launched:
+        """Start `appliance ARGV` with its standard error going to the descriptor `log`, or to its standard output.
 
         Raises:
             TemplateFailed: the template cannot be started.
@@ -167,7 +167,7 @@ class Launcher:
         here.settimeout(ANSWER_TIMEOUT_S)
         self._channel = here
 
-    def _ask(self, argv: Sequence[str], log: int) -> Launched | None:
+    def _ask(self, argv: Sequence[str], log: int | None) -> Launched | None:
         """Return the broker; None, with the template given up, where the template has ended.
 
         An interrupted call (Ctrl-C, a timeout of the test runner) leaves its answer in the socket. So answers have the
@@ -180,7 +180,8 @@ class Launcher:
         exit_code, exit_code_there = os.pipe2(os.O_CLOEXEC)
         try:
             request = json.dumps({"number": number, "argv": list(argv)}).encode()
-            socket.send_fds(self._channel, [request], [output_there, log, exit_code_there])
+            descriptors = [output_there, output_there if log is None else log, exit_code_there]
+            socket.send_fds(self._channel, [request], descriptors)
             while answer := self._channel.recv(_ANSWER_BYTES):
                 found = json.loads(answer)
                 if found["number"] == number:

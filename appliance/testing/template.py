@@ -16,6 +16,7 @@ The socket is its standard input, of type SOCK_SEQPACKET: a message is one reque
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -25,6 +26,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Final, NoReturn
 
 from appliance.cli.ephemeral import PARENT_VARIABLE
@@ -42,6 +44,9 @@ _LOADED: Final = (
     "appliance.control.supervisor.parent",
 )
 """What `serve --ephemeral` imports late, beside the entry points."""
+_C_LIBRARY: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_COMMAND: Final = str(Path(__file__).parent.parent / "__main__.py")
 _CHANNEL: Final = 0
 _FAILED: Final = 1
 
@@ -125,12 +130,15 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.environ[PARENT_VARIABLE] = str(os.getppid())
+            # `serve --ephemeral` watches its parent. What else is started here ends with the template by this signal.
+            _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             os.setsid()  # as a process group it can be killed at once, and Ctrl-C does not reach it
             nothing = os.open(os.devnull, os.O_RDWR)
             for descriptor, becomes in ((nothing, 0), (output, 1), (log, 2)):
                 os.dup2(descriptor, becomes)
             # Below `nothing` lies what the template has: its pipe, and descriptors for exit codes of other brokers.
             os.closerange(3, max(nothing, output, log, self._test_run, *self._exit_codes.values()) + 1)
+            sys.argv = [_COMMAND, *argv]  # what a broker prints names its own command
             from appliance.cli.program import main
 
             code = main(argv)

@@ -299,12 +299,14 @@ def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance)
     assert len(instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))) == len(RINGS)
 
 
-def test_sighup_is_ignored_and_says_so(start_instance: StartInstance) -> None:
+def test_sighup_without_a_configuration_file_changes_nothing_and_says_so(
+    start_instance: StartInstance,
+) -> None:
     instance = start_instance()
     instance.wait_ready()
     for _ in range(2):
         instance.process.send_signal(signal.SIGHUP)
-    instance.wait_said("SIGHUP ignored")
+    instance.wait_said("there is no configuration file")
     assert instance.events("stop") == []
     instance.kill("purgatory")
     instance.wait_event("purgatory", "attached", 2)
@@ -321,9 +323,9 @@ def test_closed_terminal_stops_what_was_not_told_to_outlive_it(
     os.close(far)
     os.close(near)
     if shell:
-        # No terminal ever told it; whoever sends the signal by hand is told that it means nothing.
+        # No terminal ever told it; a signal that is sent by hand stops nothing.
         instance.process.send_signal(signal.SIGHUP)
-        instance.wait_said("SIGHUP ignored")
+        instance.wait_said("there is no configuration file")
         assert instance.stop() == 0
         return
     assert instance.process.wait(PATIENCE_S) == 0, instance.errors()

@@ -8,7 +8,8 @@ import sys
 
 from appliance.clock import ManualClock
 from appliance.ipc.agent import Timers
-from appliance.journal import TEXT_LENGTH_MAX, Burst, LineFormatter, RateLimited, one_line
+from appliance.journal import Burst, LineFormatter, RateLimited
+from appliance.journal_line import TEXT_LENGTH_MAX, one_line
 
 
 def record(text: str, level: int = logging.WARNING) -> logging.LogRecord:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.delivery.division import DELAYED_MAX, RECORDS_MAX, Division, RefusedDelay, Rules, divide
+from appliance.delivery.waiting import Origin
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL, read_header
 from appliance.protocol.records.compression import Codec
@@ -102,12 +103,6 @@ def test_a_batch_of_too_many_delayed_records_is_refused_whole() -> None:
         (Record(b"x", headers=(("delivery.delay", b"x"),)), RULES, {}, ErrorCode.INVALID_RECORD),
         (Record(b"x", headers=DELAYED), RULES._replace(is_compacted=True), {}, ErrorCode.INVALID_RECORD),
         (
-            Record(b"x", headers=DELAYED),
-            RULES,
-            {"attributes": TRANSACTIONAL, "producer_id": 1, "producer_epoch": 0, "base_sequence": 0},
-            ErrorCode.INVALID_RECORD,
-        ),
-        (
             Record(b"x" * 5_000, headers=DELAYED),
             RULES._replace(message_bytes_max=4_000),
             {"codec": Codec.ZSTD},
@@ -127,6 +122,21 @@ def test_a_record_that_cannot_be_delayed_is_named(
     with pytest.raises(RefusedDelay) as refused:
         divided([Record(b"", b"k"), bad], rules, **options)
     assert (refused.value.index, refused.value.code) == (1, code)
+
+
+def test_the_kept_batch_of_a_transaction_belongs_to_it_even_without_a_record() -> None:
+    found = divided(
+        [Record(b"x", headers=DELAYED)],
+        attributes=TRANSACTIONAL,
+        producer_id=1,
+        producer_epoch=2,
+        base_sequence=3,
+    )
+    assert found is not None
+    kept = read_header(found.kept)
+    assert (kept.is_transactional, kept.records_count, kept.last_offset_delta) == (True, 0, 0)
+    assert (kept.producer_id, kept.producer_epoch, kept.base_sequence) == (1, 2, 3)
+    assert (found.is_transactional, found.origin) == (True, Origin(1, 2, 3))
 
 
 @pytest.mark.parametrize("beyond", [0, 1])

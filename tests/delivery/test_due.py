@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.delivery.due import AT, DELAY, Due, InvalidDelivery, due_of
+from appliance.delivery.due import AT, CANCEL, DELAY, ID, Due, InvalidDelivery, due_of
 
 NOW_MS = 1_000_000_000
 MAX_MS = 1_000_000
@@ -26,6 +26,10 @@ def of(headers: Headers, *, timestamp_ms: int = NOW_MS) -> Due | None:
         ([(AT, b"5")], None),
         ([(DELAY, b"5"), (DELAY, b"5")], Due(NOW_MS + 5, 5)),
         ([(DELAY, b"5"), (AT, b"1000000007")], Due(NOW_MS + 7, 7)),
+        ([(ID, b"x")], None),
+        ([(ID, b"")], None),
+        ([(DELAY, b"5"), (ID, b"x" * 255)], Due(NOW_MS + 5, 5)),
+        ([(CANCEL, b"x")], Due(NOW_MS, 0, is_cancel=True)),
     ],
 )
 def test_what_headers_mean(headers: Headers, due: Due | None) -> None:
@@ -61,6 +65,13 @@ def test_a_timestamp_of_another_day_does_not_choose_the_level() -> None:
         [(AT, b"2000000000")],
         [(DELAY, b"5"), (DELAY, b"6")],
         [(DELAY, b"5"), (AT, b"x")],
+        [(DELAY, b"5"), (ID, None)],
+        [(DELAY, b"5"), (ID, b"x" * 256)],
+        [(DELAY, b"5"), (ID, b"x"), (ID, b"y")],
+        [(CANCEL, b"")],
+        [(CANCEL, b"x" * 256)],
+        [(CANCEL, b"x"), (DELAY, b"5")],
+        [(CANCEL, b"x"), (ID, b"x")],
     ],
 )
 def test_what_cannot_be_meant_is_refused(headers: Headers) -> None:

@@ -28,8 +28,11 @@ def test_an_exact_delay_takes_the_last_level_that_is_not_longer(delay_ms: int, l
 
 
 def test_each_level_has_a_topic() -> None:
-    assert Levels(["500ms", "2h"]).topics == ("__delayed_500ms", "__delayed_2h")
-    assert Levels(["500ms", "2h"]).delays_ms == (500, 7_200_000)
+    levels = Levels(["500ms", "2h"])
+    assert levels.topics == ("__delayed_500ms", "__delayed_2h", "__delayed_transactions", "__delayed_cancels")
+    assert levels.delays_ms == (500, 7_200_000, 0, 0)
+    assert levels.topics[levels.transactions] == "__delayed_transactions"
+    assert levels.topics[levels.cancels] == "__delayed_cancels"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_a_start_refuses_levels_that_cannot_be_meant() -> None:
 
 def test_exact_levels_are_for_exact_delays_only() -> None:
     levels = Levels(["5s", "10s"], ["10ms", "1s", "5000ms"])
-    assert levels.names == ("10ms", "1s", "5s", "10s")
+    assert levels.names == ("10ms", "1s", "5s", "10s", "transactions", "cancels")
     assert [levels.names[levels.of(delay)] for delay in (1, 5_001)] == ["5s", "10s"]
     assert [levels.names[levels.of(delay, is_exact=True)] for delay in (1, 999, 1_500, 7_000)] == [
         "10ms",

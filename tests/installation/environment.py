@@ -35,52 +35,18 @@ def copy_of_the_tree(to: Path) -> Path:
     return to
 
 
-class Installation:
-    """A virtual environment outside the tree, and the command `appliance` in it.
+class InstalledCommand:
+    """The command `appliance` of one installation.
 
-    The packages that the appliance needs are those of the Python that runs the tests, found through a `.pth` file and
-    links: they are the same for each installation, and each test would spend most of its time on installing them. The
-    appliance itself is left out, because pip would take it for installed, and Python would import it.
+    Args:
+        commands: the directory that it is in.
+        elsewhere: a directory that is not the tree, from which it is called; is made.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._bin = place / "environment" / "bin"
-        venv.create(place / "environment", with_pip=True, symlinks=True)
-        (packages,) = (place / "environment" / "lib").glob("python*/site-packages")
-        needs = place / "needs"
-        needs.mkdir()
-        for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
-            if not path.name.removeprefix("__editable__").lstrip("._").startswith(OWN):
-                (needs / path.name).symlink_to(path)
-        (packages / "needs.pth").write_text(f"{needs}\n")
-        self._elsewhere = place / "elsewhere"
-        self._elsewhere.mkdir()
-
-    def pip_install(self, *what: object, **environment: str) -> str:
-        """Run `pip install --no-deps WHAT` and return everything it printed."""
-        words = [str(self._bin / "python"), "-m", "pip", "install", "--verbose", "--no-deps", *map(str, what)]
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_S,
-            check=False,
-            cwd=self._elsewhere,
-            env=_clean(environment),
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def source_distribution(self, tree: Path, to: Path) -> Path:
-        """Make the source distribution of a tree as `python -m build --sdist` does."""
-        self.pip_install("setuptools>=77")
-        words = [str(self._bin / "python"), "-c", SDIST, str(to)]
-        done = subprocess.run(
-            words, cwd=tree, capture_output=True, text=True, check=False, timeout=120, env=_clean({})
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        (made,) = to.glob("*.tar.gz")
-        return made
+    def __init__(self, commands: Path, elsewhere: Path) -> None:
+        self._bin = commands
+        self._elsewhere = elsewhere
+        elsewhere.mkdir()
 
     def appliance(self, *arguments: object, given: str = "") -> str:
         """Run the installed command in a directory that is not the tree, and return what it printed."""
@@ -92,7 +58,7 @@ class Installation:
             timeout=120,
             check=False,
             cwd=self._elsewhere,
-            env=_clean({}),
+            env=clean({}),
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -112,7 +78,7 @@ class Installation:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self._elsewhere,
-            env=_clean({}),
+            env=clean({}),
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         ) as broker:
             assert broker.stdout is not None
@@ -144,7 +110,53 @@ class Installation:
         assert {"compiled": "compiled build", "pure": "pure Python build"}[build] in said
 
 
-def _clean(more: dict[str, str]) -> dict[str, str]:
+class Installation(InstalledCommand):
+    """A virtual environment outside the tree, and the command `appliance` in it.
+
+    The packages that the appliance needs are those of the Python that runs the tests, found through a `.pth` file and
+    links: they are the same for each installation, and each test would spend most of its time on installing them. The
+    appliance itself is left out, because pip would take it for installed, and Python would import it.
+    """
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place / "environment" / "bin", place / "elsewhere")
+        venv.create(place / "environment", with_pip=True, symlinks=True)
+        (packages,) = (place / "environment" / "lib").glob("python*/site-packages")
+        needs = place / "needs"
+        needs.mkdir()
+        for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+            if not path.name.removeprefix("__editable__").lstrip("._").startswith(OWN):
+                (needs / path.name).symlink_to(path)
+        (packages / "needs.pth").write_text(f"{needs}\n")
+
+    def pip_install(self, *what: object, **environment: str) -> str:
+        """Run `pip install --no-deps WHAT` and return everything it printed."""
+        words = [str(self._bin / "python"), "-m", "pip", "install", "--verbose", "--no-deps", *map(str, what)]
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+            check=False,
+            cwd=self._elsewhere,
+            env=clean(environment),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def source_distribution(self, tree: Path, to: Path) -> Path:
+        """Make the source distribution of a tree as `python -m build --sdist` does."""
+        self.pip_install("setuptools>=77")
+        words = [str(self._bin / "python"), "-c", SDIST, str(to)]
+        done = subprocess.run(
+            words, cwd=tree, capture_output=True, text=True, check=False, timeout=120, env=clean({})
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (made,) = to.glob("*.tar.gz")
+        return made
+
+
+def clean(more: dict[str, str]) -> dict[str, str]:
     """Return the environment without anything that leads Python or pip back to this tree."""
     kept = {
         name: value
@@ -158,7 +170,7 @@ def cached_wheel() -> Path:
     """Return the wheel of the compiled build that `make test` has made, or make it now."""
     words = [sys.executable, str(ROOT / "scripts" / "build.py"), "compiled"]
     made = subprocess.run(
-        words, stdout=subprocess.PIPE, text=True, check=True, timeout=INSTALL_S, env=_clean({})
+        words, stdout=subprocess.PIPE, text=True, check=True, timeout=INSTALL_S, env=clean({})
     )
     (wheel,) = Path(made.stdout.strip()).parent.glob("*.whl")
     return wheel

@@ -27,6 +27,8 @@ def test_each_command_and_the_options_have_a_page(pages: Path) -> None:
     options = (pages / "appliance.toml.5").read_text()
     assert "max.connections.per.ip" in options
     assert "socket.listen.backlog.size\\fP = 1024" in options
+    assert "durability\\fP = page\\-cache" in options
+    assert "log.retention.hours" in options
 
 
 def test_a_line_that_looks_like_a_request_of_roff_is_text() -> None:

@@ -22,8 +22,8 @@ from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.ipc.shared_memory import Region
+from appliance.metrics.group_lag import lags
 from appliance.metrics.groups import CLIENT_ID, GROUPS_AT_ONCE, Group, ends_of, questions_about
-from appliance.metrics.own_page import lags
 from appliance.metrics.proc_files import ProcFiles
 from appliance.metrics.snapshot import Memory
 from appliance.protocol.api_versions import ApiKey
@@ -74,7 +74,7 @@ def test_a_lag_compares_with_the_end_of_the_same_round(host: Host) -> None:
     group.ends = ends_of(image(), host.table, group.committed)
     # A minute later: 100 records more, which the group has read, and no round has seen that.
     host.serve(0, high_watermark=110, last_stable_offset=110)
-    (lag,) = lags(host.memory.look(), [group])
+    (lag,) = lags(host.memory.look(), [group], {}, now_ms=0)
     assert lag.records == {0: 2}
     assert lag.stable_records == {0: 1}
 
@@ -84,7 +84,7 @@ def test_a_partition_that_nobody_served_in_the_round_has_no_lag(host: Host) -> N
     host.serve(0, high_watermark=10, last_stable_offset=10)
     group.ends = ends_of(image(), host.table, group.committed)
     host.serve(1, high_watermark=10, last_stable_offset=10)
-    (lag,) = lags(host.memory.look(), [group])
+    (lag,) = lags(host.memory.look(), [group], {}, now_ms=0)
     assert lag.records == {0: 2}
 
 
@@ -93,7 +93,7 @@ def test_an_end_of_an_earlier_incarnation_makes_no_lag(host: Host) -> None:
     group = Group("readers", {(TOPIC, 0): 8})
     group.ends = ends_of(image(), host.table, group.committed)
     host.serve(0, high_watermark=1, last_stable_offset=1, incarnation=9)
-    (lag,) = lags(host.memory.look(), [group])
+    (lag,) = lags(host.memory.look(), [group], {}, now_ms=0)
     assert lag.records == {}
 
 
@@ -106,7 +106,11 @@ def test_a_question_has_no_more_groups_and_no_more_bytes_than_it_may() -> None:
     for some in questions:
         assert 0 < len(some) <= GROUPS_AT_ONCE
         for key, version, request in (
-            (ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=tuple(map(OffsetFetchGroup, some)))),
+            (
+                ApiKey.OFFSET_FETCH,
+                8,
+                OffsetFetchRequest(groups=tuple(map(OffsetFetchGroup, some)), with_commit_times=True),
+            ),
             (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(tuple(some))),
             (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, ConsumerGroupDescribeRequest(tuple(some))),
         ):

@@ -23,9 +23,11 @@ from appliance.channels.traffic_table import BYTES_IN, COLUMNS, RECORDS_IN, Traf
 from appliance.channels.wiring import Attachment
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.ipc.shared_memory import Region
+from appliance.metrics.ages import Age
 from appliance.metrics.exposition import Page
 from appliance.metrics.groups import End, Group
 from appliance.metrics.kafka_page import write_kafka_page
+from appliance.metrics.next_batch import NextBatch
 from appliance.metrics.own_page import Extra, write_own_page
 from appliance.metrics.proc_files import ProcFiles
 from appliance.metrics.snapshot import Memory, Snapshot
@@ -86,8 +88,12 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
 def extra(*, with_partitions: bool = False) -> Extra:
     committed = {(f"topic-{number:04}", 0): 3 for number in range(100)}
     ends = {(name, partition): End(1 + int(name[-4:]) * PARTITIONS, 7, 7) for name, partition in committed}
+    ages = {place: Age(3, end.incarnation, NextBatch(3, 1000), 0) for place, end in ends.items()}
     return Extra(
-        groups=[Group(f"group-{number}", dict(committed), 2, ends) for number in range(10)],
+        groups=[
+            Group(f"group-{number}", dict(committed), 2, ends, dict.fromkeys(committed, 4500))
+            for number in range(10)
+        ],
         groups_without_series=0,
         groups_age_seconds=1.5,
         disks=(),
@@ -95,6 +101,9 @@ def extra(*, with_partitions: bool = False) -> Extra:
         worker_idle=0.5,
         page_seconds=0.0,
         with_partitions=with_partitions,
+        ages={f"group-{number}": ages for number in range(10)},
+        now_ms=5000,
+        shares={},
     )
 
 
@@ -119,6 +128,8 @@ def test_it_counts_every_partition_of_every_process(memory: Memory) -> None:
     assert f'appliance_topic_produced_bytes_total{{topic="topic-0042"}} {2 * BYTES * PARTITIONS}\n' in text
     assert f"appliance_produced_records_total {2 * TOPICS * PARTITIONS}\n" in text
     assert 'appliance_group_lag_records{group="group-3",topic="topic-0007"} 4\n' in text
+    assert 'appliance_group_lag_seconds{group="group-3",topic="topic-0007"} 4.0\n' in text
+    assert 'appliance_group_last_commit_timestamp_seconds{group="group-3",topic="topic-0007"} 4.5\n' in text
     assert (
         f'kafka_topic_partition_current_offset{{topic="topic-0007"}} {7 * PARTITIONS}\n'
         in kafka_page(now).decode()

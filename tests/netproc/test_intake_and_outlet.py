@@ -85,6 +85,29 @@ def test_frames_arrive_whole_however_they_are_split(pair: Pair) -> None:
     intake._pool.check()
 
 
+def test_a_request_that_came_in_parts_says_since_when(pair: Pair) -> None:
+    intake = intake_over(MIB)
+    seen: list[int] = []
+
+    def arrive(data: bytes, now_ns: int) -> None:
+        pair.client.sendall(data)
+        assert intake.receive(pair.connection) > 0
+        for block, _, _ in intake.frames(pair.connection):
+            seen.append(pair.connection.receiving_since_ns)
+            intake._pool.give(block)
+        intake.settle(pair.connection, now_ns)
+
+    whole = frame(b"x" * 100)
+    arrive(whole, 1)
+    arrive(whole[:50], 2)
+    arrive(whole[50:90], 3)
+    arrive(whole[90:] + whole + whole[:10], 4)
+    assert seen == [0, 2, 0], "the second one, which came in three parts, began at 2"
+    arrive(whole[10:], 5)
+    arrive(whole, 6)
+    assert seen[3:] == [4, 0]
+
+
 def test_a_connection_at_rest_or_dripping_holds_no_block(pair: Pair) -> None:
     intake = intake_over(MIB)
     pair.client.sendall(frame(b"x" * 100) + frame(b"y" * 5000)[: STASH_BYTES - 10])

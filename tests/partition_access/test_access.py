@@ -58,9 +58,9 @@ def work(host: Host) -> None:
     host.turn()
 
 
-def read(host: Host, offset: int) -> Read:
+def read(host: Host, offset: int, *, is_committed: bool = False) -> Read:
     found: list[Read] = []
-    assert host.access.read(place_of(host), offset, found.append)
+    assert host.access.read(place_of(host), offset, found.append, is_committed=is_committed)
     work(host)
     (each,) = found
     return each
@@ -92,7 +92,25 @@ def test_what_was_appended_to_a_topic_is_read_from_it(host: Host) -> None:
     assert [(record.key, record.value) for record in records] == [(b"key", b"value"), (b"key", None)]
     assert found.path.parent.name == f"{host.topic}-0"
     assert found.high_watermark == 2
-    assert read(host, 2) == Read(high_watermark=2, log_start=0)
+    assert read(host, 2) == Read(high_watermark=2, log_start=0, end=2)
+
+
+def test_committed_records_are_read_up_to_the_first_open_transaction(host: Host) -> None:
+    for number, committed in ((0, False), (1, True)):
+        assert append(host, transactional(number), origin=AppendOrigin.CLIENT, verified=True) == 0
+        assert append(host, marker(committed=committed)) == 0
+    assert append(host, transactional(2), origin=AppendOrigin.CLIENT, verified=True) == 0
+    assert append(host, encode_keyed_batch([(b"key", b"behind")], timestamp_ms=1)) == 0
+    found = read(host, 0, is_committed=True)
+    assert (found.high_watermark, found.end, len(found.chunks[0].batches)) == (6, 4, 4)
+    assert [(each.producer_id, each.first_offset, each.last_offset) for each in found.aborted] == [
+        (PRODUCER, 0, 1)
+    ]
+    assert host.access.last_stable_offset(place_of(host)) == 4
+    assert read(host, 2, is_committed=True).aborted == (), "it ended before"
+    assert read(host, 4, is_committed=True).chunks == ()
+    everything = read(host, 0)
+    assert (everything.end, everything.aborted, len(everything.chunks[0].batches)) == (6, (), 6)
 
 
 def test_only_a_coordinator_may_append_control_batches(host: Host) -> None:

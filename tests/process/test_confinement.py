@@ -61,7 +61,7 @@ def done_in_a_process(*attempts: Callable[[], object]) -> list[bool]:
 def restricted(allowed: Mapping[Path, Right], *, ports: Sequence[int] = ()) -> Callable[[], object]:
     def attempt() -> None:
         give_up_new_privileges()
-        assert restrict(allowed, ports=ports)
+        assert restrict(allowed, connect_ports=ports)
 
     return attempt
 
@@ -192,8 +192,8 @@ def test_only_a_services_process_may_connect_and_only_to_the_collector(
     settings = Settings(
         data_dir=tmp_path, services=ServicesSettings(processes=1, trace_otlp_endpoint=endpoint)
     )
-    assert ports_of(RoleKind.SERVICES, settings) == ports
-    assert ports_of(RoleKind.NETPROC, settings) == ()
+    assert tuple(ports_of(RoleKind.SERVICES, settings)) == ports
+    assert not ports_of(RoleKind.NETPROC, settings)
 
 
 @pytest.mark.parametrize(

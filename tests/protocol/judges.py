@@ -17,7 +17,7 @@ from kafka.protocol.schemas.fields.struct import StructField
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.message_codec import _element_shape, _home_type
-from appliance.protocol.schema import Structure, WireField, structure_of
+from appliance.protocol.schema import OWN_TAG_MIN, Structure, WireField, structure_of
 
 OWN_CODEC = (ApiKey.PRODUCE, ApiKey.FETCH)
 
@@ -61,10 +61,14 @@ def messages(api: ApiKey, version: int, kind: str) -> st.SearchStrategy[Any]:
 
 
 def _shapes(structure: Structure, shape: type) -> st.SearchStrategy[Any]:
-    values = {
-        home_of(field, shape): _values(field, shape) for field in (*structure.fields, *structure.tagged)
-    }
+    values = {home_of(field, shape): _values(field, shape) for field in _judged(structure)}
     return st.builds(shape, **values)
+
+
+def _judged(structure: Structure) -> list[WireField]:
+    """The fields that others know, too, in wire order."""
+    every = (*structure.fields, *structure.tagged)
+    return [field for field in every if field.tag is None or field.tag < OWN_TAG_MIN]
 
 
 def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
@@ -106,10 +110,7 @@ def home_of(field: WireField, shape: type) -> str:
 def tree(message: Any, structure: Structure) -> list[Any]:
     """The values of one of our shapes in wire order, then the tagged ones: names fall away."""
     shape = type(message)
-    return [
-        _plain(getattr(message, home_of(field, shape)), field)
-        for field in (*structure.fields, *structure.tagged)
-    ]
+    return [_plain(getattr(message, home_of(field, shape)), field) for field in _judged(structure)]
 
 
 def _plain(value: Any, field: WireField) -> Any:

@@ -20,12 +20,14 @@ from appliance.channels.partition_table import (
     NOT_FOLLOWING,
     SERVING_EPOCH,
     SERVING_EPOCH_START,
+    SERVING_INCARNATION,
 )
 from appliance.clock import ManualClock
 from appliance.errors import DiskFull
 from appliance.log.config import COMPACT, DELETE, FSYNC, PAGE_CACHE, LogSettings
 from appliance.log.file_names import LEADER_EPOCHS, LOG
 from appliance.log.handed_over import decode_handed_over
+from appliance.log.leader_epochs import read_epochs
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
 from appliance.log.producer_state import AppendOrigin
@@ -289,6 +291,27 @@ def test_nothing_is_copied_before_the_leader_serves_the_epoch(tmp_path: Path) ->
     pair.catch_up()
     assert pair.follower.log.log_end_offset == 0
     assert pair.followed_epoch() == NOT_FOLLOWING
+
+
+def test_nothing_is_copied_where_the_leader_is_withdrawn_while_its_epochs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy is not cut yet, so what it has behind the point where the logs part would stay below the new records."""
+    pair = Pair(tmp_path)
+    pair.append(5)
+
+    def read_while_it_ends(directory: Path) -> list[tuple[int, int]]:
+        pair.table.cells[pair.table.at(ROW) + SERVING_INCARNATION] = 0
+        return read_epochs(directory)
+
+    monkeypatch.setattr("appliance.replicas.follower.read_epochs", read_while_it_ends)
+    pair.catch_up()
+    assert pair.follower.log.log_end_offset == 0
+    monkeypatch.undo()
+    pair.serve()
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    assert pair.followed_epoch() == 0
 
 
 def test_a_follower_behind_the_leader_s_log_start_begins_where_the_leader_s_files_begin(

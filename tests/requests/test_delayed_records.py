@@ -10,7 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from appliance.cluster import DELAYED_PREFIX, PartitionImage, TopicImage
+from appliance.cluster import (
+    DELAYED_CANCELS,
+    DELAYED_PREFIX,
+    DELAYED_TRANSACTIONS,
+    PartitionImage,
+    TopicImage,
+)
 from appliance.delivery.division import RefusedDelay
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import waiting_of
@@ -19,6 +25,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from appliance.requests.log_handlers.delayed_records import DelayedRecords
 from appliance.requests.topic_routes import PartitionRoute
+from appliance.requests.transaction_questions import TransactionQuestions
 from tests.requests.serving import INCARNATION, TOPIC, Serving
 
 DELAYED = Record(b"x", headers=(("delivery.delay", b"17000"),), timestamp_ms=1_000)
@@ -35,7 +42,7 @@ class Delaying(Serving):
         services = self.settings.services
         levels = {
             f"{DELAYED_PREFIX}{name}" for name in (*services.delay_levels, *services.delay_exact_levels)
-        }
+        } | {DELAYED_CANCELS, DELAYED_TRANSACTIONS}
         made = {name: TopicImage(name, UUID(int=6), (partition,), internal=True) for name in levels}
         if not self.is_deleted:
             configs = {"delivery.delay.enable": "true", "delivery.delay.mode": "exact"}
@@ -52,6 +59,7 @@ class Delaying(Serving):
             clock=self.clock,
             bells=(Doorbell(self._bell, memoryview(array("q", [0]))),),
             timers=self.timers,
+            questions=TransactionQuestions(self.coordinators, self.pool, self.timers, self.clock),
         )
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from appliance.channels.traffic_table import (
     FLUSH_MS,
     PRODUCE_ERRORS,
     PRODUCES,
+    RECEIVE_TIME,
     RECORDS_IN,
     REQUEST_BYTES,
     REQUESTS,
@@ -234,3 +235,15 @@ def test_a_defect_of_counting_costs_counts_and_no_process(caplog: pytest.LogCapt
     counting.request(METADATA)
     counting.pass_ms(FLUSH_MS)
     assert counting.part.cells[counting.part.api_at(METADATA) + REQUESTS] == 1
+
+
+def test_a_request_that_came_in_parts_has_a_time_of_receipt(counting: Counting) -> None:
+    counting.request(METADATA)
+    counting.session.receiving_since_ns = counting.clock.monotonic_ns()
+    counting.pass_ms(30)
+    counting.request(METADATA)
+    counting.pass_ms(FLUSH_MS)
+    at = counting.part.api_at(METADATA) + RECEIVE_TIME
+    assert counting.part.cells[at] == 30_000_000
+    assert counting.part.cells[at + 1] == 1, "what comes at once has waited for nothing"
+    assert counting.part.cells[at + bucket_of(30_000_000)] == 1

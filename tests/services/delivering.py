@@ -13,8 +13,10 @@ from uuid import UUID
 from appliance.channels.metadata_image import ImageReader
 from appliance.clock import ManualClock
 from appliance.cluster import (
+    DELAYED_CANCELS,
     DELAYED_PREFIX,
     DELAYED_STATE,
+    DELAYED_TRANSACTIONS,
     BrokerSlot,
     ClusterImage,
     PartitionImage,
@@ -22,6 +24,8 @@ from appliance.cluster import (
 )
 from appliance.config import Settings
 from appliance.config.sections.services import ServicesSettings
+from appliance.delivery.due import CANCEL, ID
+from appliance.delivery.levels import CANCELS, TRANSACTIONS
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.errors import RejectedRequest
 from appliance.log.chunks import read_chunks
@@ -31,11 +35,14 @@ from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import Done, PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.forwarder import PAUSE_MS, Counts, Forwarder
+from appliance.services.deliveries import Counts
+from appliance.services.forwarder import Forwarder
 from appliance.services.progress import Progress, decode
-from tests.log.batches import open_log, read_all
+from appliance.services.state_log import PAUSE_MS
+from tests.log.batches import marker, open_log, read_all
 
 TOPIC = "t"
 TOPIC_ID = UUID(int=5)
@@ -90,6 +97,9 @@ class Logs:
 
     high_watermark = log_end
 
+    def last_stable_offset(self, place: LogPlace) -> int:
+        return self.log(place.topic, place.partition).last_stable_offset
+
     def append(self, place: LogPlace, batch: bytes, done: Done, *, origin: AppendOrigin) -> bool:
         error = self.refused(place, batch)
         try:
@@ -103,12 +113,24 @@ class Logs:
         self._answers.append(((place.topic, place.partition), partial(done, error)))
         return True
 
-    def read(self, place: LogPlace, offset: int, done: Callable[[Read], None], *, bytes_max: int) -> bool:
+    def read(
+        self,
+        place: LogPlace,
+        offset: int,
+        done: Callable[[Read], None],
+        *,
+        bytes_max: int,
+        is_committed: bool = False,
+    ) -> bool:
         log = self.log(place.topic, place.partition)
-        end = log.log_end_offset
-        answer = Read(error=int(ErrorCode.OFFSET_OUT_OF_RANGE), high_watermark=end)
-        if log.log_start_offset <= offset <= end:
-            answer = Read(high_watermark=end, log_start=log.log_start_offset)
+        high_watermark = log.log_end_offset
+        end = log.last_stable_offset if is_committed else high_watermark
+        answer = Read(error=int(ErrorCode.OFFSET_OUT_OF_RANGE), high_watermark=high_watermark)
+        if log.log_start_offset <= offset <= high_watermark:
+            aborted = tuple(log.aborted_transactions(offset, upper_bound=end)) if is_committed else ()
+            answer = Read(
+                high_watermark=high_watermark, log_start=log.log_start_offset, end=end, aborted=aborted
+            )
             piece = log.read(offset, max_bytes=bytes_max, upper_bound=end)
             if piece.length_bytes:
                 path = log.segment_path(piece.segment_base_offset)
@@ -150,7 +172,8 @@ class Delivering:
             data_dir=directory,
             services=ServicesSettings(processes=1, delay_levels=LEVELS, delay_exact_levels=EXACT_LEVELS),
         )
-        names = [DELAYED_STATE, *(f"{DELAYED_PREFIX}{level}" for level in (*LEVELS, *EXACT_LEVELS))]
+        levels = (*LEVELS, *EXACT_LEVELS, TRANSACTIONS, CANCELS)
+        names = [DELAYED_STATE, *(f"{DELAYED_PREFIX}{level}" for level in levels)]
         topics = {name: _topic(name, UUID(int=100 + number), 1) for number, name in enumerate(names)}
         topics[TOPIC] = _topic(TOPIC, TOPIC_ID, 4, configs)
         reader = _Image(ClusterImage(1, "c", 0, 1, (BrokerSlot(0, "h", 9092),), topics))
@@ -171,17 +194,70 @@ class Delivering:
         )
         return self.forwarder
 
-    def store(self, *values: bytes, level: str = "5s", due_in_ms: int = 5_000, partition: int = 0) -> None:
-        """Store records that are due in so many ms, in one batch."""
+    def store(
+        self,
+        *values: bytes,
+        level: str = "5s",
+        due_in_ms: int = 5_000,
+        partition: int = 0,
+        names: tuple[bytes, ...] = (),
+        first_offset: int = 0,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+    ) -> None:
+        """Store records that are due in `due_in_ms`, in one batch. `names`: their ids."""
         now_ms = self.clock.now_ms()
         log = self.logs.log(f"{DELAYED_PREFIX}{level}")
+        made = []
+        for at, value in enumerate(values):
+            record = Record(value, headers=((ID, names[at]),) if names else headers)
+            due_ms = now_ms + due_in_ms
+            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, Origin(), record))
+        log.append(memoryview(encode_batch([each.to_record(now_ms) for each in made])), leader_epoch=0)
+
+    def _cancellation(self, name: bytes, offset: int) -> Record:
+        now_ms = self.clock.now_ms()
+        record = Record(None, headers=((CANCEL, name),))
+        return Waiting(TOPIC_ID, 0, offset, now_ms, Origin(), record).to_record(now_ms)
+
+    def cancel(self, name: bytes, *, offset: int) -> None:
+        """Cancel what has the id and came before `offset`."""
+        log = self.logs.log(DELAYED_CANCELS)
+        log.append(memoryview(encode_batch([self._cancellation(name, offset)])), leader_epoch=0)
+
+    def cancel_in_transaction(self, name: bytes, *, offset: int, producer_id: int) -> None:
+        batch = encode_batch(
+            [self._cancellation(name, offset)],
+            attributes=TRANSACTIONAL,
+            producer_id=producer_id,
+            producer_epoch=0,
+        )
+        self.logs.log(DELAYED_TRANSACTIONS).append(
+            memoryview(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, transaction_verified=True
+        )
+
+    def store_in_transaction(
+        self, *values: bytes, producer_id: int, due_in_ms: int = 5_000, partition: int = 0
+    ) -> None:
+        """Store records of an open transaction, as network processes do."""
+        now_ms = self.clock.now_ms()
+        log = self.logs.log(DELAYED_TRANSACTIONS)
+        origin = Origin(producer_id, 0, 0)
         made = [
-            Waiting(TOPIC_ID, partition, number, now_ms + due_in_ms, Origin(), Record(value)).to_record(
-                now_ms
-            )
+            Waiting(TOPIC_ID, partition, number, now_ms + due_in_ms, origin, Record(value)).to_record(now_ms)
             for number, value in enumerate(values)
         ]
-        log.append(memoryview(encode_batch(made)), leader_epoch=0)
+        batch = encode_batch(made, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0)
+        log.append(
+            memoryview(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, transaction_verified=True
+        )
+
+    def end_transaction(self, *, producer_id: int, committed: bool) -> None:
+        log = self.logs.log(DELAYED_TRANSACTIONS)
+        log.append(
+            marker(committed=committed, producer_id=producer_id),
+            leader_epoch=0,
+            origin=AppendOrigin.COORDINATOR,
+        )
 
     def run(self) -> None:
         """Take turns and answer, until nothing happens at this time."""

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE
+from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
+from appliance.delivery.due import AT, DELAY
+from appliance.delivery.levels import CANCELS
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
-from appliance.services.forwarder import State
+from appliance.services.cancellations import GROUP_MS, KEPT_MS
+from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
 from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
 
 
@@ -25,6 +28,12 @@ def test_records_are_delivered_in_due_order_and_not_before(house: Delivering) ->
     assert (house.forwarder.state, house.delivered()) == (State.RUNNING, [])
     house.pass_ms(400)
     assert house.delivered() == [b"a", b"b"]
+
+
+def test_a_forwarder_that_starts_knows_when_its_first_record_is_due(house: Delivering) -> None:
+    house.store(b"a")
+    house.run()  # until the agent would sleep
+    assert house.forwarder.next_look_ms() == 5_000
 
 
 def test_a_delivery_whose_answer_was_lost_is_repeated_once_by_the_next_process(house: Delivering) -> None:
@@ -117,4 +126,121 @@ def test_a_record_that_is_due_while_nobody_leads_waits_longer_each_time(tmp_path
     assert [len(house.stored(level)) for level in (*EXACT_LEVELS, *LEVELS)] == [1, 0, 1, 3]
     house.logs.leaderless = set()
     house.pass_ms(10_200)
+    assert house.delivered() == [b"a"]
+
+
+def test_delayed_records_of_a_transaction_are_delivered_once_when_it_is_committed(house: Delivering) -> None:
+    house.store_in_transaction(b"a", producer_id=7)
+    house.store_in_transaction(b"b", producer_id=8)
+    house.pass_ms(6_000)
+    assert house.delivered() == [], "both are open"
+    house.end_transaction(producer_id=7, committed=True)
+    house.store(b"c", due_in_ms=5_000)
+    house.pass_ms(400)
+    assert house.delivered() == [b"a"], "it was due already"
+    assert house.forwarder.next_look_ms() == TRANSACTION_LOOK_MS, "one is open"
+    house.end_transaction(producer_id=8, committed=False)
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"c"]
+    assert (house.counts.delivered, house.counts.dropped) == (2, 0)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"c"]
+
+
+def test_a_committed_record_that_is_not_due_yet_waits_on_a_level(house: Delivering) -> None:
+    house.store_in_transaction(b"a", producer_id=7, due_in_ms=7_000)
+    house.end_transaction(producer_id=7, committed=True)
+    house.pass_ms(1_000)
+    assert [record.value for record in house.stored("10s")] == [b"a"]
+    house.pass_ms(8_800)
+    assert house.delivered() == []
+    house.pass_ms(400)
+    assert house.delivered() == [b"a"]
+
+
+def test_a_kill_between_a_commit_and_a_level_doubles_nothing(house: Delivering) -> None:
+    house.store_in_transaction(b"a", b"b", producer_id=7)
+    house.store_in_transaction(b"x", producer_id=9)
+    house.end_transaction(producer_id=9, committed=False)
+    house.end_transaction(producer_id=7, committed=True)
+    house.logs.lost = {f"{DELAYED_PREFIX}5s"}
+    house.pass_ms(1_000)
+    house.logs.lost = set()
+    house.new_forwarder()
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert len(house.stored("5s")) == 2
+
+
+def test_a_record_that_was_cancelled_before_it_is_due_is_not_delivered(house: Delivering) -> None:
+    house.store(b"a", b"b", names=(b"1", b"2"))
+    house.store(b"c", names=(b"2",), first_offset=20)
+    house.pass_ms(4_800)
+    house.cancel(b"2", offset=10)
+    house.pass_ms(400)
+    assert house.delivered() == [b"a", b"c"], "the record at offset 20 came later"
+    assert (house.counts.delivered, house.counts.cancelled, house.counts.dropped) == (2, 1, 0)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"c"]
+
+
+def test_a_cancellation_holds_through_steps_and_deaths_until_nothing_can_wait(house: Delivering) -> None:
+    house.store(b"long", level="10s", due_in_ms=25_000, names=(b"1",))
+    house.pass_ms(2_000)
+    house.cancel(b"1", offset=10)
+    house.new_forwarder()
+    house.pass_ms(11_000)
+    assert house.counts.cancelled == 1, "at its first step"
+    assert [len(house.stored(level)) for level in ("5s", "10s")] == [0, 1]
+    house.pass_ms(GROUP_MS + KEPT_MS + 10_000, step_ms=1_000)
+    house.store(b"next")
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"next"]
+    assert len(house.forwarder.cancellations) == 0
+    assert house.progress().positions[CANCELS] == 1
+
+
+def test_no_round_begins_before_what_is_cancelled_was_read(house: Delivering) -> None:
+    house.store(b"a", names=(b"1",))
+    house.cancel(b"1", offset=10)
+    house.logs.leaderless = {(DELAYED_CANCELS, 0)}
+    house.pass_ms(6_000)
+    assert house.delivered() == []
+    house.logs.leaderless = set()
+    house.pass_ms(1_000)
+    assert (house.delivered(), house.counts.cancelled) == ([], 1)
+
+
+def test_a_cancellation_of_a_transaction_counts_from_its_commit(house: Delivering) -> None:
+    house.store(b"a", b"b", names=(b"1", b"2"))
+    house.cancel_in_transaction(b"1", offset=10, producer_id=7)
+    house.cancel_in_transaction(b"2", offset=11, producer_id=8)
+    house.end_transaction(producer_id=7, committed=True)
+    house.end_transaction(producer_id=8, committed=False)
+    house.pass_ms(6_000)
+    assert house.delivered() == [b"b"]
+
+
+def test_a_clock_that_was_set_back_prolongs_no_delay_and_delivers_nothing_before_its_time(
+    house: Delivering,
+) -> None:
+    house.store(b"delay", headers=((DELAY, b"5000"),))
+    house.store(b"time", headers=((AT, b"%d" % (house.clock.now_ms() + 5_000)),))
+    house.pass_ms(1_000)
+    house.clock.set_wall(house.clock.now_ms() - 3_600_000)
+    house.pass_ms(5_200)
+    assert house.delivered() == [b"delay"]
+    house.pass_ms(3_600_000, step_ms=1_000)
+    house.pass_ms(11_000, step_ms=1_000)
+    assert house.delivered() == [b"delay", b"time"]
+
+
+def test_a_clock_that_was_set_back_prolongs_an_exact_delay_by_its_length_at_most(tmp_path: Path) -> None:
+    house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
+    house.store(b"a", level="5s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.pass_ms(4_000)
+    house.clock.set_wall(house.clock.now_ms() - 3_600_000)
+    house.pass_ms(5_400 + 2_600)
     assert house.delivered() == [b"a"]

@@ -27,11 +27,14 @@ import psutil
 from appliance.channels import runtime_directory
 from appliance.cli.status import living_process, processes_of
 from appliance.control.supervisor.duty_cycle import EXIT_KILLED
+from tests.support.forked import Forked, can_fork
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+_AT_ONCE: Final = {"group.initial.rebalance.delay.ms": 0}
+"""As Apache Kafka ships it in server.properties. With the default, each new group of a test waits for 3 s."""
 _C_LIBRARY: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -57,7 +60,7 @@ class BrokerFailed(AssertionError):
 class Output:
     """Everything a process printed, gathered by a thread so that its pipe is never full; `copy` gets it, too."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: str, copy: Path | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked, ready: str, copy: Path | None = None) -> None:
         self._text = ""
         self._copy = copy
         self._ready = ready
@@ -128,12 +131,14 @@ class Appliance:
         data_dir: kept over a stop and a start, so that a test can restart on the same data.
         slots: broker slots; slot n listens on `port + n`.
         settings: options under their names, written to the configuration file. Where they name a `metadata.store`,
-            it is that one, whatever the run asks for.
+            it is that one, whatever the run asks for. A new group's members wait for no others unless they say so.
         arguments: further flags of `appliance serve`.
         output_to: a file to which all its lives' output is appended.
         build: a directory with another build of the appliance for the same interpreter; none for this tree.
         wrapper: a command that runs the one after it in its own process, as another user perhaps.
         port: that of slot 0, where `settings` name listeners: one of them must be in plain text there, on loopback.
+        is_forked: whether it may come from the template that has loaded the code (`forked.py`). False for tests of what
+            a start loads, or of what processes share.
     """
 
     def __init__(
@@ -147,17 +152,20 @@ class Appliance:
         build: Path | None = None,
         wrapper: Sequence[str] = (),
         port: int | None = None,
+        is_forked: bool = True,
     ) -> None:
         self._wrapper = tuple(wrapper)
+        self._is_forked = is_forked
         self._output_to = output_to
         self._build = build
         self.data_dir = data_dir
         self.slots = slots
         self.port = free_ports(slots) if port is None else port
         asked = settings or {}
-        self._settings = {**({} if "metadata.store" in asked else chosen_options(data_dir)), **asked}
+        store = {} if "metadata.store" in asked else chosen_options(data_dir)
+        self._settings = {**_AT_ONCE, **store, **asked}
         self._arguments = tuple(arguments)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._output: Output | None = None
         self._family: dict[int, psutil.Process] = {}
         self._memory: Path | None = None
@@ -205,16 +213,7 @@ class Appliance:
             BrokerFailed: it ended, or was not ready in time.
         """
         assert self._process is None, "already started"
-        self._process = subprocess.Popen(
-            self._command(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self._environment,
-            cwd=self._build,
-            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
-            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
-        )
+        self._process = self._new_process()
         self._output = Output(self._process, "ready", self._output_to)
         deadline = time.monotonic() + timeout_s
         ready = self._output.is_ready.wait(timeout_s)
@@ -227,6 +226,20 @@ class Appliance:
                 self._give_up(f"said ready, but port {self.port + slot} does not answer ApiVersions")
         self._memory = _memory_of(self.data_dir)
         self._remember_family()
+
+    def _new_process(self) -> subprocess.Popen[str] | Forked:
+        if self._is_forked and not self._wrapper and self._build is None and can_fork():
+            return Forked(self._arguments_of_serve())
+        return subprocess.Popen(
+            self._command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            cwd=self._build,
+            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
+            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
+        )
 
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -331,13 +344,10 @@ class Appliance:
         return [root, *root.children(recursive=True)]
 
     def _command(self) -> list[str]:
-        command = [
-            *self._wrapper,
-            *_command(),
-            "serve",
-            "--data-dir",
-            str(self.data_dir),
-        ]
+        return [*self._wrapper, *_command(), *self._arguments_of_serve()]
+
+    def _arguments_of_serve(self) -> list[str]:
+        command = ["serve", "--data-dir", str(self.data_dir)]
         if "listeners" not in self._settings:
             command += ["--port", str(self.port)]
         command += ["--slots", str(self.slots)]

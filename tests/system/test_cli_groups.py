@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from appliance.cli import group_ages
 from tests.cli.command import Outcome, appliance, environment
 from tests.support.broker import Appliance
 from tests.system.raw import create_topic, wait_until
@@ -61,19 +63,55 @@ def committed(broker: Appliance, group: str) -> dict[int, int]:
 
 def test_lag_counts_from_the_committed_offset_to_the_end(broker: Appliance) -> None:
     commit(broker, "behind", 5, 15)
-    assert told(broker, "groups", "lag", "behind") == [
-        {
-            "group": "behind",
-            "lag": 10,
-            "partitions": [
-                {"topic": TOPIC, "partition": 0, "committed": 5, "end": 15, "lag": 10},
-                {"topic": TOPIC, "partition": 1, "committed": 15, "end": 15, "lag": 0},
-            ],
-        }
-    ]
-    assert (
-        "behind: total lag 10" in run(broker, "groups", "lag", "behind", "--read-committed").succeeded().text
-    )
+    before_ms = time.time_ns() // 1_000_000
+    (group,) = told(broker, "groups", "lag", "behind", "--no-ages")
+    assert group == {
+        "group": "behind",
+        "lag": 10,
+        "stable_lag": 10,
+        "age_ms": None,
+        "partitions": [
+            {
+                "topic": TOPIC,
+                "partition": number,
+                "committed": committed,
+                "end": 15,
+                "lag": 15 - committed,
+                "stable_end": 15,
+                "stable_lag": 15 - committed,
+                "age_ms": None,
+                "stable_age_ms": None,
+                "commit_time_ms": None,
+            }
+            for number, committed in ((0, 5), (1, 15))
+        ],
+    }
+    (group,) = told(broker, "groups", "lag", "behind")
+    first, second = group["partitions"]
+    # The record at offset 5 of partition 0 is the tenth that was produced.
+    age_ms = before_ms - (1_000_000_000_000 + 10)
+    assert age_ms <= first["age_ms"] == first["stable_age_ms"] == group["age_ms"] < age_ms + 60_000
+    assert (second["age_ms"], second["stable_age_ms"]) == (0, 0)
+    for each in (first, second):
+        assert before_ms - 60_000 < each["commit_time_ms"] <= before_ms
+    text = run(broker, "groups", "lag", "behind", "--read-committed").succeeded().text
+    assert "behind: total lag 10" in text
+    heading, line = (" ".join(each.split()) for each in text.splitlines()[:2])
+    assert heading == "GROUP TOPIC PARTITION COMMITTED END LAG STABLE LAG AGE LAST COMMIT"
+    assert line.startswith(f"behind {TOPIC} 0 5 15 10 10 {age_ms // 86_400_000} d ")
+
+
+def test_a_group_of_many_partitions_is_asked_for_ages_in_parts(
+    broker: Appliance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(broker, "parts", 3, 7)
+    monkeypatch.setattr(group_ages, "AT_ONCE", 1)
+    times = group_ages.next_times(broker.address, {(TOPIC, 0): 3, (TOPIC, 1): 7}, read_committed=False)
+    assert times == {(TOPIC, 0): (3, 1_000_000_000_006), (TOPIC, 1): (7, 1_000_000_000_015)}
+    # Nothing stands behind the end, and there is no third partition: neither makes the command wait.
+    began_s = time.monotonic()
+    assert group_ages.next_times(broker.address, {(TOPIC, 0): 15}, read_committed=True) == {}
+    assert time.monotonic() - began_s < group_ages.PATIENCE_S / 2
 
 
 def test_members_are_shown_with_their_partitions_and_a_group_with_members_is_neither_reset_nor_deleted(
@@ -97,7 +135,7 @@ def test_members_are_shown_with_their_partitions_and_a_group_with_members_is_nei
         assert shown == {(0, 3, 12, member["member"]), (1, None, None, member["member"])}
         text = run(broker, "groups", "describe", "alive").succeeded().text
         assert text.startswith("alive  stable, 1 member, assignor range, coordinator 0\n")
-        refused = run(broker, "groups", "delete", "alive")
+        refused = run(broker, "groups", "delete", "--yes", "alive")
         assert (refused.code, "NON_EMPTY_GROUP" in refused.errors) == (1, True)
         refused = run(broker, "groups", "reset-offsets", "alive", "--to", "end", "--execute")
         assert (refused.code, "UNKNOWN_MEMBER_ID" in refused.errors) == (1, True)
@@ -112,10 +150,10 @@ def test_groups_are_listed_by_state_and_deleted_with_their_offsets(broker: Appli
     assert listed["short"] == ("empty", "classic")
     assert "short" in {each["group"] for each in told(broker, "groups", "list", "--state", "Empty")}
     assert not told(broker, "groups", "list", "--state", "stable")
-    assert run(broker, "groups", "delete", "short").succeeded().text == "deleted short\n"
+    assert run(broker, "groups", "delete", "--yes", "short").succeeded().text == "deleted short\n"
     assert "short" not in {each["group"] for each in told(broker, "groups", "list")}
     assert committed(broker, "short") == {}
-    missing = run(broker, "groups", "delete", "short")
+    missing = run(broker, "groups", "delete", "--yes", "short")
     assert (missing.code, "GROUP_ID_NOT_FOUND" in missing.errors) == (1, True)
     missing = run(broker, "groups", "describe", "short")
     assert (missing.code, missing.errors) == (1, "appliance: there is no group short\n")

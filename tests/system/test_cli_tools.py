@@ -85,7 +85,7 @@ def test_group_goes_on_where_it_has_committed(run: Console) -> None:
     assert lag[0]["lag"] == 0
     run("produce", topic, given=b"50\n").succeeded()
     assert run("consume", topic, "--group", group).succeeded().output == b"50\n"
-    deleted = json.loads(run("groups", "delete", group, "--json").succeeded().text)
+    deleted = json.loads(run("groups", "delete", group, "--yes", "--json").succeeded().text)
     assert deleted == [{"group": group, "result": "deleted", "error": None}]
 
 

@@ -112,7 +112,7 @@ def test_json_says_what_became_of_each_topic(topics: Topics, topic: str) -> None
     (refused,) = told("create", topic, code=1)
     assert (refused["result"], "TOPIC_ALREADY_EXISTS" in refused["error"]) == ("refused", True)
     assert told("add-partitions", topic, 3) == [{"topic": topic, "result": "grown", "error": None}]
-    assert told("delete-records", topic, "--before", "0=end") == [
+    assert told("delete-records", topic, "--yes", "--before", "0=end") == [
         {"topic": topic, "partition": 0, "result": "deleted", "error": None, "start_offset": 0}
     ]
     assert told("delete", topic, "--yes") == [{"topic": topic, "result": "deleted", "error": None}]
@@ -120,7 +120,7 @@ def test_json_says_what_became_of_each_topic(topics: Topics, topic: str) -> None
 
 def test_bound_of_the_wrong_form_names_the_right_one(topics: Topics, topic: str) -> None:
     for bound in ("5", "=5", "0=", "0=soon"):
-        refused = topics("delete-records", topic, "--before", bound)
+        refused = topics("delete-records", topic, "--yes", "--before", bound)
         assert refused.code == 2
         assert "PARTITION=OFFSET" in refused.errors.splitlines()[-1]
 

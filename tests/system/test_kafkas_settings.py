@@ -102,19 +102,32 @@ def test_broker_and_group_list_what_kafka_lists(broker: Appliance) -> None:
     assert of_group == kafka_group_settings().keys()
 
 
-def test_loggers_are_listed_and_their_levels_stay(broker: Appliance) -> None:
-    loggers = described(broker, ResourceType.BROKER_LOGGER, "0")
-    assert (loggers.error_code, {each.value for each in loggers.configs}) == (0, {"INFO"})
-    names = {each.name for each in loggers.configs}
-    assert {"root", "controller", "netproc"} <= names
+def test_levels_of_loggers_are_listed_and_changed_as_with_kafka(broker: Appliance) -> None:
+    def levels() -> dict[str, str]:
+        found = described(broker, ResourceType.BROKER_LOGGER, "0")
+        assert found.error_code == 0
+        return {each.name: each.value for each in found.configs}
+
+    assert set(levels().values()) == {"INFO"}
+    assert {"root", "controller", "netproc"} <= levels().keys()
     for name in ("", "7", "x"):
         assert described(broker, ResourceType.BROKER_LOGGER, name).error_code == ErrorCode.INVALID_REQUEST
+        assert (
+            altered(broker, ResourceType.BROKER_LOGGER, name, ("root", SET, "INFO")).error_code
+            == ErrorCode.INVALID_REQUEST
+        )
     for change, code in (
         (("nothing", SET, "DEBUG"), ErrorCode.INVALID_CONFIG),
+        (("root", SET, "LOUD"), ErrorCode.INVALID_CONFIG),
         (("root", APPEND, "DEBUG"), ErrorCode.INVALID_REQUEST),
-        (("root", SET, "DEBUG"), ErrorCode.INVALID_REQUEST),
+        (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
     ):
         assert altered(broker, ResourceType.BROKER_LOGGER, "0", change).error_code == code
+    assert altered(broker, ResourceType.BROKER_LOGGER, "0", ("netproc", SET, "DEBUG")).error_code == 0
+    wait_until(lambda: levels()["netproc"] == "DEBUG", "the level to be shown")
+    assert levels()["controller"] == "INFO"
+    assert altered(broker, ResourceType.BROKER_LOGGER, "0", ("netproc", DELETE, None)).error_code == 0
+    wait_until(lambda: levels()["netproc"] == "INFO", "the level to be back")
 
 
 def test_subscription_to_client_metrics_is_described_as_one_that_is_not_there(broker: Appliance) -> None:

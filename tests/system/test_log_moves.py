@@ -260,7 +260,7 @@ def test_records_deleted_and_topics_deleted_during_a_move_stay_deleted(lone: Mov
     lone.fill(40)
     assert lone.alter("b") == 0
     told = appliance(
-        "topics", "delete-records", "t", "--before", "0=20000", "-b", lone.broker.address
+        "topics", "delete-records", "t", "--yes", "--before", "0=20000", "-b", lone.broker.address
     ).succeeded()
     assert "20000" in told.text
     wait_until(lambda: lone.is_in("b"), "moved", timeout_s=60)

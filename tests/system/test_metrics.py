@@ -109,6 +109,11 @@ def test_the_page_says_what_clients_have_done(broker: Appliance) -> None:
     assert page.value("appliance_request_duration_seconds_count", api="Produce") >= 1
     assert page.value("appliance_group_lag_records", group=GROUP, topic=TOPIC) == RECORDS - COMMITTED
     assert page.value("appliance_group_stable_lag_records", group=GROUP, topic=TOPIC) == RECORDS - COMMITTED
+    aged = eventually(broker, "appliance_group_lag_seconds", group=GROUP, topic=TOPIC)
+    assert 0 < aged.value("appliance_group_lag_seconds", group=GROUP, topic=TOPIC) < PATIENCE_S
+    assert 0 < aged.value("appliance_group_stable_lag_seconds", group=GROUP, topic=TOPIC) < PATIENCE_S
+    committed_s = aged.value("appliance_group_last_commit_timestamp_seconds", group=GROUP, topic=TOPIC)
+    assert 0 <= time.time() - committed_s < PATIENCE_S
     assert page.value("appliance_led_partitions", broker="0") >= 1
     assert page.total("appliance_led_partitions") == page.total("appliance_replicas") / SLOTS
     assert page.total("appliance_offline_partitions") == 0

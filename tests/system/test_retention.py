@@ -195,7 +195,7 @@ def test_kafka_python_deletes_records(broker: Appliance) -> None:
 def test_the_command_line_deletes_records(broker: Appliance) -> None:
     assert create_topic(broker.port, "t", partitions=2) == 0
     fill(broker, "t", records=4, record_bytes=10)
-    command = ("topics", "delete-records", "t", "-b", broker.address)
+    command = ("topics", "delete-records", "t", "--yes", "-b", broker.address)
     assert appliance(*command, "--before", "0=3").succeeded().text == "t-0 begins at 3\n"
     told = appliance(*command, "--before", "1=end", "--before", "0=end").succeeded().text
     assert told == "t-0 begins at 4\nt-1 begins at 0\n"

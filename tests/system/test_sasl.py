@@ -168,7 +168,7 @@ def test_a_changed_password_counts_from_its_answer_on(scene: Scene) -> None:
             with WireSocket(scene.sasl_port) as connection:
                 told = log_in(connection, "SCRAM-SHA-512", "carol", tried)
                 assert told.error_code == (0 if tried == password else 58), (password, tried)
-    scene.users_command("delete", "carol")
+    scene.users_command("delete", "--yes", "carol")
     with WireSocket(scene.sasl_port) as connection:
         assert log_in(connection, "SCRAM-SHA-512", "carol", "three").error_code == 58
 
@@ -178,7 +178,7 @@ def test_a_deleted_user_is_out_when_the_session_ends(scene: Scene) -> None:
     with WireSocket(scene.sasl_port) as connection:
         told = log_in(connection, "SCRAM-SHA-256", "dora", "dora-secret")
         assert (told.error_code, told.session_lifetime_ms) == (0, LIFETIME_MS)
-        scene.users_command("delete", "dora")
+        scene.users_command("delete", "--yes", "dora")
         assert handshake(connection, "SCRAM-SHA-256").error_code == 0
         told = log_in_again(connection, "dora", "dora-secret")
         assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -86,6 +86,7 @@ TABLE: Final = {
     RoleKind.KEYS: CHILD | needs("partitions", ""),
     RoleKind.METRICS: CHILD
     | needs("partitions, foreign pool, traffic, log sizes", "own pool, own ring, traffic"),
+    RoleKind.CONSOLE: CHILD | needs("partitions, traffic, log sizes", ""),
     RoleKind.SERVICES: CHILD | needs("partitions, log file", "own pool, own ring"),
     RoleKind.CONTROLLER: CHILD | needs("metadata", "partitions, image, metadata, inotify, timerfd"),
 }
@@ -95,10 +96,17 @@ CAPABILITIES: Final = {
     RoleKind.PURGATORY: DAC_READ_SEARCH,
     RoleKind.COORDINATOR: DAC_READ_SEARCH,
     RoleKind.METRICS: DAC_READ_SEARCH,
+    RoleKind.CONSOLE: DAC_READ_SEARCH,
     RoleKind.SERVICES: DAC_READ_SEARCH,
 }
-HANDLE_STRANGERS: Final = (RoleKind.NETPROC, RoleKind.ACCEPTOR, RoleKind.COORDINATOR, RoleKind.METRICS)
-LISTEN: Final = (RoleKind.ACCEPTOR, RoleKind.METRICS)
+HANDLE_STRANGERS: Final = (
+    RoleKind.NETPROC,
+    RoleKind.ACCEPTOR,
+    RoleKind.COORDINATOR,
+    RoleKind.METRICS,
+    RoleKind.CONSOLE,
+)
+LISTEN: Final = (RoleKind.ACCEPTOR, RoleKind.METRICS, RoleKind.CONSOLE)
 
 
 class Scene:
@@ -108,7 +116,7 @@ class Scene:
         self.home = home
         self.authority = Authority(home / "pki")
         server = self.authority.server()
-        self.port = free_ports(3 * SLOTS + 1)
+        self.port = free_ports(3 * SLOTS + 2)
         keys = home / "keys.json"
         keys.write_bytes(key_set(SigningKey("one")))
         extra: dict[str, Any] = {
@@ -124,6 +132,8 @@ class Scene:
             "ssl.key.file": str(server.key),
             "audit.log.events": ["changes"],
             "metrics.listener": f"127.0.0.1:{self.port + 3 * SLOTS}",
+            "console.listener": f"127.0.0.1:{self.port + 3 * SLOTS + 1}",
+            "console.kafka.listener": "PLAINTEXT",
             "services.processes": 1,
             "delivery.delay.levels": ["100ms"],
         }

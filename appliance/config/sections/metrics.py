@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
+from appliance.config.http_address import is_loopback, parse_http_address
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 9644
 """The port in every example. The option has no default, because two appliances on a host would claim the same one."""
-
-_PORT_MAX: Final = 65535
-_LISTENER: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
-_LOCALHOST: Final = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +74,6 @@ class MetricsSettings:
         check_fields(self)
         if self.listener is None:
             return
-        match = _LISTENER.fullmatch(self.listener)
-        if match is None or not 1 <= int(match["port"]) <= _PORT_MAX:
-            raise ConfigurationError(
-                f"metrics.listener = {self.listener!r}: must be HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}"
-            )
         if not self.is_local and not self.insecure:
             raise ConfigurationError(
                 f"metrics.listener = {self.listener!r}: other hosts could read the metrics without authentication:"
@@ -98,15 +88,9 @@ class MetricsSettings:
     @property
     def address(self) -> tuple[str, int]:
         """Host, without brackets, and port of the listener, which there must be."""
-        match = _LISTENER.fullmatch(self.listener or "")
-        assert match is not None
-        return match["host"].strip("[]"), int(match["port"])
+        return parse_http_address("metrics.listener", self.listener or "", example_port=DEFAULT_PORT)
 
     @property
     def is_local(self) -> bool:
         """Whether only this host can reach the listener."""
-        host, _ = self.address
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == _LOCALHOST
+        return is_loopback(self.address[0])

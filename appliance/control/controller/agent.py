@@ -37,15 +37,24 @@ class ControllerAgent:
     One process may have several sessions with the store, one after the other, until one of them leads.
     """
 
-    __slots__ = ("_earlier", "_process", "controller", "stopped")
+    __slots__ = ("_earlier", "_process", "controller", "file_configs", "stopped")
 
-    def __init__(self, process: AgentProcess) -> None:
+    def __init__(self, process: AgentProcess, file_configs: Mapping[str, str] | None = None) -> None:
+        """`file_configs`: what the configuration file said when it was read again; None: it was not."""
+        self.file_configs = file_configs
         self._process = process
         self.controller: Controller | None = None
         self._earlier: Counter[str] = Counter()  # counted in earlier sessions
         self.stopped = False
         process.on_peer_held = self.peer_held
+        process.on_reloaded = self.reloaded
         process.publish_counters(self.counters)
+
+    def reloaded(self, configs: dict[str, str]) -> None:
+        """The configuration file was read again; a controller that does not lead yet takes it up when it does."""
+        self.file_configs = configs
+        if self.controller is not None:
+            self.controller.reload(configs)
 
     def alarm(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         """See `alarms.Alarms`."""

@@ -9,8 +9,10 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | INVALID_REQUEST | `slot.stopped` of all brokers, or of the last one that is not stopped |
 | INVALID_REQUEST | of one of several brokers, a setting of a process that they share |
 | INVALID_REQUEST | the empty topic name; no such broker; a broker cannot change it while it runs, or to that |
+| INVALID_CONFIG | a logger that is not there, or a level that is none |
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
+| POLICY_VIOLATION | of a topic of delayed delivery, a setting that decides whether records stay |
 | UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
 | INVALID_REQUEST | the empty group id |
 | INVALID_CONFIG | a group takes no such setting or value |
@@ -30,7 +32,7 @@ from typing import Final
 import msgspec
 
 from appliance.channels.control_channel import AlteredResource, ConfigChange
-from appliance.cluster import TopicImage, topic_name_fault
+from appliance.cluster import DELAYED_PREFIX, TopicImage, topic_name_fault
 from appliance.config import (
     GroupSettings,
     topic_config_declarations,
@@ -40,7 +42,8 @@ from appliance.config import (
 )
 from appliance.config.declaration import ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SHARED_BY_SLOTS, SLOT_STOPPED
-from appliance.config.loggers import LOGGERS
+from appliance.config.loggers import LOGGERS, ROOT, setting_of
+from appliance.config.sections.logging import LEVELS
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
@@ -48,6 +51,23 @@ from appliance.protocol.errors import ErrorCode
 
 _OPERATIONS: Final = frozenset(map(int, ConfigOperation))
 _TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
+_OF_DELAYED: Final = frozenset(
+    {
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "leader.replication.throttled.replicas",
+        "min.insync.replicas",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+"""Settings of the topics of delayed delivery that can change. Any other one could lose records that wait."""
 GROUPS_MAX: Final = 10_000
 """Groups that may have settings of their own: the image holds them."""
 
@@ -94,7 +114,7 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.GROUP:
         return _group(resource, altering, replace)
     if resource.type == ResourceType.BROKER_LOGGER:
-        raise _logger_refusal(resource)
+        return _loggers(resource, altering)
     if resource.type == ResourceType.CLIENT_METRICS:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not supported.")
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
@@ -131,7 +151,22 @@ def _topic(resource: AlteredResource, altering: Altering, replace: bool) -> dict
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
     if topic is None:
         raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if name.startswith(DELAYED_PREFIX):
+        _check_delayed(topic, configs)
     return configs
+
+
+def _check_delayed(topic: TopicImage, configs: Mapping[str, str]) -> None:
+    before = topic.configs
+    changed = {
+        each for each in before.keys() | configs.keys() if before.get(each) != configs.get(each)
+    } - _OF_DELAYED
+    if changed:
+        raise RejectedRequest(
+            ErrorCode.POLICY_VIOLATION,
+            f"{', '.join(sorted(changed))}: cannot change for the internal topic '{topic.name}', because "
+            "delayed records could be lost.",
+        )
 
 
 def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:
@@ -178,20 +213,45 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
     return configs
 
 
-def _logger_refusal(resource: AlteredResource) -> RejectedRequest:
-    """Levels of loggers cannot change while the broker runs; Kafka's refusals come first."""
+def _loggers(resource: AlteredResource, altering: Altering) -> dict[str, str]:
+    """Return what will be set on all brokers: a level of a logger is a setting of them (`config.loggers`)."""
+    name = resource.name
+    if not (name.isascii() and name.isdigit()):
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name[:100]}"
+        )
+    if int(name[:10]) not in altering.node_ids:
+        known = ", ".join(map(str, sorted(altering.node_ids)))
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected one of {known}, but received {name[:100]}",
+        )
+    configs = dict(altering.broker_configs.get("", {}))
     for change in resource.changes:
         if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             operation = ConfigOperation(change.operation).name
-            return RejectedRequest(
+            raise RejectedRequest(
                 ErrorCode.INVALID_REQUEST,
                 f"{operation} operation is not allowed for the BROKER_LOGGER resource",
             )
         if change.name not in LOGGERS:
-            return RejectedRequest(ErrorCode.INVALID_CONFIG, f"Logger {change.name[:100]} does not exist!")
-    return RejectedRequest(
-        ErrorCode.INVALID_REQUEST, "The levels of loggers cannot change while the broker runs."
-    )
+            raise RejectedRequest(ErrorCode.INVALID_CONFIG, f"Logger {change.name[:100]} does not exist!")
+        if change.operation == ConfigOperation.DELETE:
+            if change.name == ROOT:
+                raise RejectedRequest(
+                    ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+                )
+            configs.pop(setting_of(change.name), None)
+            continue
+        assert change.value is not None, "refused by _check_changes"
+        if change.value not in LEVELS:
+            raise RejectedRequest(
+                ErrorCode.INVALID_CONFIG,
+                f"Cannot set the log level of {change.name} to {change.value[:100]} as it is not a supported log level."
+                f" Valid log levels are {', '.join(LEVELS)}",
+            )
+        configs[setting_of(change.name)] = change.value
+    return configs
 
 
 def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:

@@ -20,7 +20,7 @@ loses nothing:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
@@ -55,6 +55,8 @@ from appliance.channels.roles import Role, RoleKind, workers_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import Settings
+from appliance.config.dynamic import FILE
+from appliance.config.loggers import levels
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.assignments import Assignments
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
@@ -98,6 +100,7 @@ class Controller:
         presume: whether there may have been a controller before in this instance, which gave orders.
         held: processes that run no more, though the kernel does not let them end.
         send: puts a message on its way to the process of that identity.
+        log_from: takes the levels from which the processes log, when they may have changed.
         alarms: for the deadline of a change.
     """
 
@@ -111,6 +114,7 @@ class Controller:
         "_copy_moves",
         "_deciding",
         "_fence",
+        "_log_from",
         "_partition_commands",
         "_publisher",
         "_registrations",
@@ -137,6 +141,7 @@ class Controller:
         brokers: Sequence[BrokerSlot],
         presume: bool,
         held: Collection[Role] = (),
+        log_from: Callable[[dict[str, str]], object] = lambda _: None,
         publisher: ImagePublisher,
         send: Callable[[bytes, Envelope], None],
         alarms: Alarms,
@@ -146,6 +151,7 @@ class Controller:
         self._store = store
         self._registrations = registrations
         self._fence = fence
+        self._log_from = log_from
         self._cluster_id = cluster_id
         self._settings = settings
         self._slots = slots
@@ -187,6 +193,7 @@ class Controller:
             self._publish()
         workers = {worker for slot in slots.all for worker in workers_of(slot, workers=slots.workers)}
         self._waves.begin(Wave(self._waves.next_number(), workers, dict(state.topics), frozenset(), []))
+        self._set_log_levels()
         if settings.delegation_tokens.are_enabled:
             TokenSweeps(
                 state,
@@ -195,6 +202,9 @@ class Controller:
                 alarms=alarms,
                 clock=clock,
             ).begin()
+
+    def _set_log_levels(self) -> None:
+        self._log_from(levels(self._settings.logging.level, self.state.broker_configs.get("", {})))
 
     # Turns
 
@@ -208,6 +218,7 @@ class Controller:
         hellos: list[WorkerHello | ReplicaHello] = []
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in self._without_reports(messages):
+            _logger.debug("request %s of %s", type(envelope.body).__name__, sender.decode(errors="replace"))
             match envelope.body:
                 case (
                     CreateTopics()
@@ -309,6 +320,12 @@ class Controller:
         processes = self._slots.processes(slot)
         return any(each.kind in kinds and self.lines.is_from(each, sender) for each in processes)
 
+    def reload(self, configs: Mapping[str, str]) -> None:
+        """Let what the configuration file says now count; no store keeps it, because the file does."""
+        # A new mapping: the image keeps the one it was given.
+        self.state.broker_configs = {**self.state.broker_configs, FILE: dict(configs)}
+        self._carry_out(Turn(brokers_altered=True))
+
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello.
 
@@ -392,6 +409,8 @@ class Controller:
         number = self._waves.next_number()
         waiting = self._assignments.of_turn(turn, appearing, number)
         state.dirty |= turn.groups_altered or turn.brokers_altered or turn.access_altered
+        if turn.brokers_altered:
+            self._set_log_levels()
         if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
             # An unclean election may be allowed by now.

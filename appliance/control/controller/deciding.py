@@ -296,6 +296,8 @@ class Deciding:
             self._alter_topic(turn, self._state.topics[resource.name], configs)
         elif resource.type == ResourceType.GROUP:
             self._alter_group(turn, resource.name, configs)
+        elif resource.type == ResourceType.BROKER_LOGGER:
+            self._alter_broker(turn, "", configs)
         else:
             self._alter_broker(turn, resource.name, configs)
 
@@ -433,7 +435,7 @@ class Deciding:
 
     def topic_defaults(self) -> dict[str, str]:
         """What is set on all brokers makes this of the topic settings."""
-        return BrokerConfigs(of_all=self._state.broker_configs.get("", {})).topic_defaults(self._settings)
+        return BrokerConfigs.of_every(self._state.broker_configs).topic_defaults(self._settings)
 
     def _alter_topic(self, turn: Turn, before: TopicImage, configs: dict[str, str]) -> None:
         if configs == before.configs:

@@ -25,6 +25,7 @@ from appliance.channels.controller_link import CONTROLLER_SOCKET
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.cluster import BrokerSlot
 from appliance.config import Settings
+from appliance.config.dynamic import FILE
 from appliance.control.controller.agent import ControllerAgent, Superseded
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
@@ -52,7 +53,7 @@ def run(child: Child) -> int:
     """Serves until the supervisor says stop; the exit code."""
     process = AgentProcess(child)
     registrations = Registrations(child.settings, process.clock)
-    agent = ControllerAgent(process)
+    agent = ControllerAgent(process, child.wiring.file_configs)
     retry_ms = RETRY_MS_MIN
     try:
         while True:
@@ -149,6 +150,8 @@ def _lead(
             image=image,
             emptied=child.wiring.emptied_slots,
         )
+        if agent.file_configs is not None:
+            state.broker_configs[FILE] = dict(agent.file_configs)
         register(
             registrations,
             brokers,
@@ -169,6 +172,7 @@ def _lead(
             brokers=brokers,
             presume=image is not None or child.generation > 1,
             held=process.held,
+            log_from=process.log_from,
             publisher=ImagePublisher(child.wiring.runtime_dir, attachment.image_pointer),
             send=socket.send,
             alarms=agent.alarm,

@@ -13,6 +13,7 @@ from appliance.clock import Clock
 from appliance.cluster import ScramCredential
 from appliance.config import Settings
 from appliance.control.adoption.marker import refuse_unfinished
+from appliance.control.backup.marker import refuse_unfinished_restore
 from appliance.control.controller.takeover import plant
 from appliance.control.controller.user_store import scram_alteration
 from appliance.control.store.metadata_store import Operation
@@ -29,6 +30,7 @@ def add_credentials(settings: Settings, credentials: Sequence[ScramCredential], 
         OperatorFault, StorageFault: the directory or the store cannot be used.
     """
     refuse_unfinished(settings.data_dir)
+    refuse_unfinished_restore(settings.data_dir)
     refuse_other_store(settings)
     os.umask(PRIVATE_UMASK)
     directory = DataDirectory.hold(settings.data_dir, patience_ms=0, group=readers_group(settings))

@@ -4,6 +4,7 @@
 |---|---|
 | a hello of a new life | a full Assign; what was sent to the life before is forgotten |
 | a hello of a known life | nothing: it has its Assign, or will have |
+| a hello of an older life | nothing: each life has its own connection, so the hello of a dead one may be read last |
 | Assigned with a known id | whoever waited for it is told |
 | Assigned with an unknown id, or the epoch of a controller before | nothing |
 | PeerDown | what was sent is forgotten; those who wait go on waiting, for the next hello or their deadline |
@@ -41,6 +42,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 class _Line(msgspec.Struct):
     identity: bytes
+    generation: int
     assigned: bool = False
     outstanding: set[int] = msgspec.field(default_factory=set)
 
@@ -56,13 +58,16 @@ class Confirmation(msgspec.Struct, frozen=True):
 class WorkerSessions:
     """Lines to all workers of this configuration. Every call costs what it sends."""
 
-    __slots__ = ("_cluster_id", "_controller_epoch", "_ids", "_lines", "_send", "_sent")
+    __slots__ = ("_cluster_id", "_controller_epoch", "_ended", "_ids", "_lines", "_send", "_sent")
 
     def __init__(self, send: Send, *, controller_epoch: int, cluster_id: str) -> None:
         self._send = send
         self._controller_epoch = controller_epoch
         self._cluster_id = cluster_id
         self._lines: dict[Role, _Line] = {}
+        self._ended: dict[
+            Role, int
+        ] = {}  # the last generation of which the supervisor has said that it has ended
         self._sent: dict[int, Sent] = {}
         self._ids = count(1)
 
@@ -70,24 +75,25 @@ class WorkerSessions:
         """Whether that is a life we had not heard of: then a full Assign must follow, and nothing counts any more of
         what was sent to the life before.
 
-        A worker says hello when it starts and again when it is told of a new controller; both may reach the same
-        one.
+        A worker says hello when it starts, and again when the supervisor names a new controller; both may reach the
+        same one. Taken for a new life, a dead one would leave the living one without any later message.
         """
-        identity = identity_of(worker, generation)
         line = self._lines.get(worker)
-        if line is not None and line.identity == identity:
+        known = self._ended.get(worker, 0) if line is None else line.generation
+        if generation <= known:
             return False
         self._forget(worker)
-        self._lines[worker] = _Line(identity)
+        self._lines[worker] = _Line(identity_of(worker, generation), generation)
         return True
 
     def down(self, worker: Role, generation: int) -> list[int] | None:
         """That life of the worker is over: the numbers of the commands that nobody will answer. None where a later
         life has said hello since."""
+        self._ended[worker] = max(generation, self._ended.get(worker, 0))
         line = self._lines.get(worker)
         if line is None:
             return []
-        if line.identity != identity_of(worker, generation):
+        if line.generation != generation:
             return None
         unanswered = list(line.outstanding)
         self._forget(worker)

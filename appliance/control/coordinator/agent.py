@@ -70,7 +70,9 @@ class CoordinatorAgent:
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
             producer_ids=self._producer_ids,
             elsewhere=self._link.ask,
+            wake_services=self._wake_services,
         )
+        self._services = attachment.services_bells()
         self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
@@ -101,6 +103,11 @@ class CoordinatorAgent:
         process.close()
         if self._controller is not None:
             self._controller.close()
+
+    def _wake_services(self) -> None:
+        """Delayed records of a transaction have got their outcome."""
+        for bell in self._services:
+            bell.wake()
 
     def _connect(self) -> ControllerLink:
         """Make the line to the controller, from which producer ids come."""
@@ -181,6 +188,8 @@ class CoordinatorAgent:
             "refused_transactional_ids": transactions.refused_ids,
             "owed_transactions": self._coordinator.markers.owed,
             "markers": self._coordinator.markers.markers,
+            "open_transactions": transactions.open,
+            "timed_out_transactions": transactions.timed_out,
         }
 
     # The supervisor and the peers

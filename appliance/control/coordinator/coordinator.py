@@ -86,6 +86,7 @@ class Coordinator:
         share: Share,
         producer_ids: ProducerIdBlocks,
         elsewhere: WriteMarker | None = None,
+        wake_services: Callable[[], object] = lambda: None,
     ) -> None:
         """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
         self._settings = settings
@@ -105,6 +106,7 @@ class Coordinator:
             write_offsets_marker=self._machines.write_marker,
             later=self._runtime.later,
             clock=clock,
+            wake_services=wake_services,
         )
         self.transactional = TransactionMachines(
             settings, clock, producer_ids, self.markers, processes=share.processes

@@ -41,7 +41,7 @@ from typing import Final, Protocol
 
 from appliance.channels.roles import Role
 from appliance.clock import Clock
-from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
+from appliance.cluster import CONSUMER_OFFSETS, DELAYED_TRANSACTIONS, TopicPartition
 from appliance.control.coordinator.marker_lines import (
     IN_FLIGHT_MAX,
     PARTITIONS_A_SLICE,
@@ -163,6 +163,7 @@ class MarkerWriter:
     Args:
         write_offsets_marker: writes a marker to a partition of `__consumer_offsets`.
         later: (delay ms, action) → the action is called then.
+        wake_services: called when a partition of `__delayed_transactions` has a marker.
     """
 
     def __init__(
@@ -173,8 +174,10 @@ class MarkerWriter:
         write_offsets_marker: WriteOffsetsMarker,
         later: Callable[[int, Callable[[], None]], object],
         clock: Clock,
+        wake_services: Callable[[], object] = lambda: None,
     ) -> None:
         self._owners = owners
+        self._wake_services = wake_services
         self._places = places
         self._write_offsets_marker = write_offsets_marker
         self._later = later
@@ -440,6 +443,8 @@ class MarkerWriter:
     def _answered(self, job: _Markers, partition: TopicPartition, error: int) -> None:
         if not error:
             self.markers += 1
+            if partition.topic == DELAYED_TRANSACTIONS:
+                self._wake_services()
             if partition in self._resting:
                 self._wake(self._resting.pop(partition), partition)
             self._marked(job, partition)

@@ -3,7 +3,7 @@
     InitProducerId 0-5         half of an expected id and epoch: INVALID_REQUEST; empty id; timeout; gate; `initialize`
     AddPartitionsToTxn 0-5     a partition of an internal topic: TOPIC_AUTHORIZATION_FAILED; one that is not there:
                                UNKNOWN_TOPIC_OR_PARTITION; then OPERATION_NOT_ATTEMPTED for the others; gate;
-                               `add_partitions`, or `verify_partitions`; permits
+                               `add_partitions`, or `verify_partitions`, or both; permits
     AddOffsetsToTxn 0-4        gate; `add_partitions` with the group's partition of `__consumer_offsets`; permit
     EndTxn 0-5                 gate; `end`
     DescribeTransactions 0     empty id: INVALID_REQUEST; gate; unknown: TRANSACTIONAL_ID_NOT_FOUND
@@ -14,7 +14,7 @@ not know is said as one that it knows: PRODUCER_FENCED is INVALID_PRODUCER_EPOCH
 AddPartitions, AddOffsets and EndTxn before 2; TRANSACTION_ABORTABLE is INVALID_TXN_STATE before AddPartitionsToTxn 5.
 
 A request that meets a transition under way would be answered CONCURRENT_TRANSACTIONS, and its client would wait at
-least 20 ms. The transition takes less here, so the request is held until the id is settled, HELD_MS at most, and is
+least 20 ms. The transition takes less here, so the request is held until the id is settled (`held_requests`), and is
 then served as if it had come then. At most HELD_MAX are held; more are answered at once. InitProducerId that finds an
 open transaction is held in the same way while that is aborted, and where the next block of producer ids is on its way.
 EndTxn before version 5 is not held: all transactions of its producer have the same epoch, so one that came late would
@@ -22,6 +22,10 @@ end the transaction that began while it was held.
 
 Internal topics take part in no transaction, as in Kafka. From AddPartitionsToTxn 4 on, which brokers speak, and here
 network processes, `__consumer_offsets` does: TxnOffsetCommit 5 adds it that way.
+
+A network process that has delayed records of a transaction names their partition of `__delayed_transactions` beside the
+partition to which they were produced, in a request that only verifies. If the transaction has the latter, the former is
+added in the same step. So a late request never adds to a transaction that began after its own had ended.
 
 AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0095).
 
@@ -32,13 +36,13 @@ Source: `KafkaApis.scala`, `TransactionCoordinator.scala`, `TransactionStateMana
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from appliance.clock import NS_PER_MS, Clock
-from appliance.cluster import CONSUMER_OFFSETS, TopicPartition, is_internal
+from appliance.clock import Clock
+from appliance.cluster import CONSUMER_OFFSETS, DELAYED_TRANSACTIONS, TopicPartition, is_internal
 from appliance.control.coordinator.group.topic_regex import fullmatcher
+from appliance.control.coordinator.held_requests import HeldRequests
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.pieces import PIECE, Steps
 from appliance.control.coordinator.request_queue import Reply
@@ -75,8 +79,6 @@ from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 
-HELD_MS: Final = 20
-HELD_MAX: Final = 10_000
 LONG_ANSWER: Final = 64
 """An answer about more partitions is encoded in pieces."""
 INIT_FENCED_SINCE: Final = 4
@@ -107,18 +109,6 @@ class Answers(Protocol):
     ) -> None: ...
 
 
-class _Held:
-    """A request that is served again when the id is settled, or its time is over."""
-
-    __slots__ = ("again", "due_ns", "is_over", "transactional_id")
-
-    def __init__(self, transactional_id: str, due_ns: int, again: Callable[[], None]) -> None:
-        self.transactional_id = transactional_id
-        self.due_ns = due_ns
-        self.again = again
-        self.is_over = False
-
-
 class TransactionRequests:
     """`servants` serve short requests, `servants_in_pieces` long ones: by API, as `Coordinator` has them.
 
@@ -144,16 +134,10 @@ class TransactionRequests:
         self._topics = topics
         self._offsets_partitions = offsets_partitions
         self._answers = answers
-        self._later = later
         self._clock = clock
-        # By id, in the order in which they came; and all of them in the order in which their time ends.
-        self._held: dict[str, list[_Held]] = {}
-        self._by_time: deque[_Held] = deque()
-        self._held_count = 0
-        self._is_armed = False
-        self._ready: deque[_Held] = deque()
-        machines.transactions.settled = self._settled
-        machines.ids.refilled = self._refilled
+        self._held = HeldRequests(later, clock)
+        machines.transactions.settled = self._held.settled
+        machines.ids.refilled = self._held.refilled
         self.servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.INIT_PRODUCER_ID): self._initialize,
             int(ApiKey.ADD_PARTITIONS_TO_TXN): self._add_partitions,
@@ -188,7 +172,7 @@ class TransactionRequests:
                     return
 
             def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
-                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                if error not in _WORTH_HOLDING or not self._held.hold(name, until_ns, serve):
                     self._initialized(reply, error, producer_id, epoch)
                 return []
 
@@ -197,7 +181,7 @@ class TransactionRequests:
             )
             self._machines.carry_out(effects)
 
-        serve(self._until_ns())
+        serve(self._held.until_ns())
 
     def _initialized(
         self, reply: Reply, error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH
@@ -276,30 +260,43 @@ class TransactionRequests:
         partitions: frozenset[TopicPartition],
         *,
         reply: Reply,
-        client_version: int,
+        client_version: int | None,
         told: Callable[[int], None],
+        beside: frozenset[TopicPartition] = frozenset(),
     ) -> None:
-        """Add the partitions and permit the producer to write there; `told` gets the error of all."""
+        """Add the partitions and permit the producer to write there; `told` gets the error of all.
+
+        Args:
+            client_version: None leaves that of the transaction.
+            beside: the transaction must have these already.
+        """
 
         def serve(until_ns: int) -> None:
-            gate = self._machines.gate(name, reply.slot) if name else 0
-            if gate:
-                told(gate)
+            refused = self._machines.gate(name, reply.slot) if name else 0
+            if not refused and beside:
+                verified = self._transactions.verify_partitions(name, producer_id, producer_epoch, beside)
+                refused = next(filter(None, verified.values()), 0)
+            if refused:
+                told(refused)
                 return
+            current = self._transactions.get(name)
+            version = client_version
+            if version is None:
+                version = 0 if current is None else current.client_version
 
             def then(error: ErrorCode) -> TransactionEffects:
                 if not error:
                     self._permit(name, producer_id, producer_epoch, partitions, lambda: told(_NONE))
-                elif error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                elif error not in _WORTH_HOLDING or not self._held.hold(name, until_ns, serve):
                     told(error)
                 return []
 
             effects = self._transactions.add_partitions(
-                name, producer_id, producer_epoch, partitions, client_version=client_version, then=then
+                name, producer_id, producer_epoch, partitions, client_version=version, then=then
             )
             self._machines.carry_out(effects)
 
-        serve(self._until_ns())
+        serve(self._held.until_ns())
 
     def _verify(
         self,
@@ -313,6 +310,19 @@ class TransactionRequests:
             transaction.producer_id,
             transaction.producer_epoch,
         )
+        delayed = frozenset(each for each in partitions if each.topic == DELAYED_TRANSACTIONS)
+        if delayed:
+            self._add(
+                name,
+                producer_id,
+                epoch,
+                delayed,
+                reply=addition.reply,
+                client_version=None,
+                told=addition.of_all(number, partitions),
+                beside=partitions - delayed,
+            )
+            return
         gate = self._machines.gate(name, addition.reply.slot) if name else 0
         if gate:
             addition.ended(number, dict.fromkeys(partitions, gate))
@@ -395,7 +405,7 @@ class TransactionRequests:
 
             def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
                 may_hold = client_version >= RAISES_EPOCH_SINCE and error in _WORTH_HOLDING
-                if not may_hold or not self._hold(name, until_ns, serve):
+                if not may_hold or not self._held.hold(name, until_ns, serve):
                     answer(error, producer_id, epoch)
                 return []
 
@@ -409,7 +419,7 @@ class TransactionRequests:
             )
             self._machines.carry_out(effects)
 
-        serve(self._until_ns())
+        serve(self._held.until_ns())
 
     # DescribeTransactions, ListTransactions
 
@@ -468,74 +478,19 @@ class TransactionRequests:
         else:
             self._answers.respond(reply, response)
 
-    # Holding
-
-    def _until_ns(self) -> int:
-        return self._clock.monotonic_ns() + HELD_MS * NS_PER_MS
-
-    def _hold(self, name: str, until_ns: int, serve: Callable[[int], None]) -> bool:
-        """Serve a request again when its id is settled, or its time is over. False: it is over already."""
-        if self._held_count >= HELD_MAX or self._clock.monotonic_ns() >= until_ns:
-            return False
-        held = _Held(name, until_ns, lambda: serve(until_ns))
-        self._held.setdefault(name, []).append(held)
-        self._by_time.append(held)
-        self._held_count += 1
-        self._arm()
-        return True
-
-    def _settled(self, name: str) -> None:
-        """The id takes requests again. They are served in `turn`, because its transition is still ending."""
-        self._ready.extend(self._held.pop(name, ()))
-
-    def _refilled(self) -> None:
-        """There are producer ids again."""
-        for held in self._held.values():
-            self._ready.extend(held)
-        self._held.clear()
+    # Held requests
 
     @property
     def has_work(self) -> bool:
         """Whether `turn` has something to do."""
-        return bool(self._ready)
+        return self._held.has_work
 
     def turn(self) -> None:
         """Serve the held requests whose ids are settled."""
-        for _ in range(len(self._ready)):
-            held = self._ready.popleft()
-            if not held.is_over:
-                self._begin_again(held)
-
-    def _begin_again(self, held: _Held) -> None:
-        held.is_over = True
-        self._held_count -= 1
-        held.again()
-
-    def _arm(self) -> None:
-        if not self._is_armed and self._by_time:
-            self._is_armed = True
-            left_ns = self._by_time[0].due_ns - self._clock.monotonic_ns()
-            self._later(max(1, -(-left_ns // NS_PER_MS)), self._times_over)
-
-    def _times_over(self) -> None:
-        """Serve those whose time is over: what they meet now is their answer."""
-        self._is_armed = False
-        now_ns = self._clock.monotonic_ns()
-        by_time = self._by_time
-        while by_time and (by_time[0].is_over or by_time[0].due_ns <= now_ns):
-            held = by_time.popleft()
-            if held.is_over:
-                continue
-            of_id = self._held.get(held.transactional_id)
-            if of_id is not None and held in of_id:
-                of_id.remove(held)
-                if not of_id:
-                    del self._held[held.transactional_id]
-            self._begin_again(held)
-        self._arm()
+        self._held.turn()
 
     def statistics(self) -> dict[str, int]:
-        return {"held": self._held_count}
+        return {"held": len(self._held)}
 
 
 class _Addition:

@@ -25,11 +25,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from appliance import journal
 from appliance.channels.child import Child
 from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
+    LogLevels,
+    MemoryWanted,
     Message,
     PeerDown,
     PeerHeld,
@@ -41,6 +44,7 @@ from appliance.channels.supervision import (
 )
 from appliance.channels.wiring import Wiring
 from appliance.clock import NS_PER_MS, Clock
+from appliance.config import Settings
 from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import BackOff
 from appliance.control.supervisor.child_states import Event, State
@@ -49,6 +53,8 @@ from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
+from appliance.control.supervisor.memory_shares import MemoryShares
+from appliance.control.supervisor.reloading import read_again
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS, has_terminal
 from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
@@ -57,13 +63,10 @@ from appliance.ipc.agent import Timer, Timers
 
 # A process that dies this often in a row and never served is not going to: the appliance ends and says so.
 STILLBIRTHS_MAX = 5
-
 # SIGKILL ends whom the kernel holds (in a read of a disk that does not answer) once it lets go: waited for so long.
 UNKILLABLE_MS = 10_000
-
 # Of it, others may know what it led as soon as it is certain that it runs no more.
 HELD_LOOK_MS = 1_000
-
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
@@ -94,6 +97,7 @@ class Supervisor:
         notifier: systemd, or nobody.
         on_ready: called once, when every child serves.
         parent: a pidfd of the process whose end stops the appliance, or -1; closed here.
+        settings_now: reads the configuration again; None: there is no file.
     """
 
     def __init__(
@@ -106,7 +110,9 @@ class Supervisor:
         notifier: Notifier,
         on_ready: Callable[[], None],
         parent: int = -1,
+        settings_now: Callable[[], Settings] | None = None,
     ) -> None:
+        self._settings_now = settings_now
         broker = wiring.settings.broker
         self._wiring = wiring
         self._mains = mains
@@ -122,6 +128,7 @@ class Supervisor:
         self._by_pidfd: dict[int, ChildRecord] = {}
         self._by_socket: dict[int, ChildRecord] = {}
         self._timers = Timers(clock.monotonic_ns)
+        self._shares = MemoryShares(self._children.values, self._tell, self._timers.after_ms)
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
@@ -139,6 +146,7 @@ class Supervisor:
     def start(self) -> None:
         """Forks everything, in the order of the roles. Call once, from the main thread."""
         self._take_signals()
+        journal.tell_left_out_by(self._timers.after_ms)
         self._start(self._children.values())
 
     def run(self) -> int:
@@ -219,6 +227,11 @@ class Supervisor:
                     child.failure = message
                 case Heartbeat():
                     child.silence.answered()
+                case MemoryWanted() if child.role.kind is RoleKind.METRICS:
+                    self._shares.begin(child)
+                case LogLevels():
+                    journal.set_levels(message.levels)  # the next lives begin with them as well
+                    self._tell_others(child, message)
                 case _:
                     _logger.error("unexpected message from %s: %r", child.role, message)
 
@@ -417,14 +430,14 @@ class Supervisor:
             self._parent = -1
 
     def _on_hang_up(self) -> None:
-        """Stop when the terminal that the appliance was started in was closed; go on otherwise."""
+        """Stop if the terminal of the start was closed; otherwise read the configuration again."""
         if self._had_terminal and not has_terminal():
             self._on_stop_order("the terminal was closed (SIGHUP)")
-        else:
-            _logger.warning(
-                "SIGHUP ignored: the configuration file is read only at the start. Use `appliance configs set` for"
-                " options that can change at run time, and restart for the others"
-            )
+        elif self._stopping is None and self._was_ready:
+            # The wiring is for lives to come; those that are there get the controller's image.
+            self._wiring, message = read_again(self._wiring, self._settings_now, self._notifier)
+            if message is not None:
+                self._children[CONTROLLER].send(message)
 
     def _begin_stop(self, total_ms: int) -> None:
         if self._stopping is not None:

@@ -36,6 +36,7 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
     RoleKind.AUDITOR: "appliance.control.auditor.main:run",
     RoleKind.KEYS: "appliance.control.keys.main:run",
     RoleKind.METRICS: "appliance.metrics.main:run",
+    RoleKind.CONSOLE: "appliance.console.main:run",
     RoleKind.SERVICES: "appliance.services.main:run",
 }
 

@@ -93,6 +93,7 @@ def run(
     entry_points: Mapping[RoleKind, str] = ENTRY_POINTS,
     when_ready: str = "",
     ephemeral: Ephemeral | None = None,
+    settings_now: Callable[[], Settings] | None = None,
 ) -> int:
     """Serves until told to stop; the exit code of the command.
 
@@ -104,13 +105,17 @@ def run(
         entry_points: kind of role → `module:function` to run for it.
         when_ready: printed below the line that says so, if it is not empty.
         ephemeral: None for a service.
+        settings_now: reads the configuration again for a reload (SIGHUP); None: there is no file.
     """
     # First of all: the title is found through the environment's first variable, which we may take out below.
     setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
+    journal.style(settings.logging.format, {journal.ROOT: settings.logging.level})
     journal.start(str(SUPERVISOR))
     notifier = Notifier.from_environment()
     try:
-        code = _run(settings, entry_points, notifier, when_ready, ephemeral)
+        code = _run(
+            settings, entry_points, notifier, when_ready, ephemeral=ephemeral, settings_now=settings_now
+        )
         if code == 0:
             _logger.info("stopped")
         return code
@@ -137,7 +142,9 @@ def _run(
     entry_points: Mapping[RoleKind, str],
     notifier: Notifier,
     when_ready: str,
+    *,
     ephemeral: Ephemeral | None,
+    settings_now: Callable[[], Settings] | None,
 ) -> int:
     _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
@@ -168,6 +175,7 @@ def _run(
                 notifier=notifier,
                 when_ready=when_ready,
                 ephemeral=ephemeral,
+                settings_now=settings_now,
             )
         finally:
             close_all(bound.values())
@@ -185,6 +193,7 @@ def _serve(
     notifier: Notifier,
     when_ready: str,
     ephemeral: Ephemeral | None,
+    settings_now: Callable[[], Settings] | None,
 ) -> int:
     # What is imported lives as long as we do: to look through it again and again takes a seventh of a start.
     gc.disable()
@@ -230,6 +239,7 @@ def _serve(
         notifier=notifier,
         on_ready=say_ready,
         parent=-1 if ephemeral is None else ephemeral.parent,
+        settings_now=settings_now,
     )
     try:
         wiring.create_standing_regions()
@@ -286,6 +296,8 @@ def _load_token_libraries(settings: Settings) -> None:
         OperatorFault: a package is not installed, and the text names its extra; or the authorities of the identity
             provider cannot be read.
     """
+    if settings.console.is_on:
+        need("jinja2", needed_by="console.listener")
     if settings.validates_tokens:
         for package in ("cryptography", "jwt"):
             need(package, needed_by="sasl.enabled.mechanisms = OAUTHBEARER", extra="oauth")

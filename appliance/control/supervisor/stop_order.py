@@ -32,6 +32,7 @@ STAGES: tuple[Stage, ...] = (
                 RoleKind.AUDITOR,
                 RoleKind.KEYS,
                 RoleKind.METRICS,
+                RoleKind.CONSOLE,
                 RoleKind.SERVICES,
             }
         ),

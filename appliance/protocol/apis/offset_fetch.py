@@ -39,16 +39,18 @@ class OffsetFetchRequest(msgspec.Struct, frozen=True):
     topics: tuple[OffsetFetchTopic, ...] | None = None
     groups: tuple[OffsetFetchGroup, ...] = ()
     require_stable: bool = False
+    with_commit_times: bool = False
 
 
 class OffsetFetchPartitionResponse(msgspec.Struct, frozen=True):
-    """An offset of -1 says that none is committed."""
+    """An offset of -1 says that none is committed. `commit_time_ms` counts from 1970; -1: not asked for, or none."""
 
     partition_index: int
     committed_offset: int = NO_OFFSET
     metadata: str | None = ""
     error_code: int = 0
     committed_leader_epoch: int = -1
+    commit_time_ms: int = -1
 
 
 class OffsetFetchTopicResponse(msgspec.Struct, frozen=True):

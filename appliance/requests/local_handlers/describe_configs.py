@@ -3,7 +3,7 @@
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
 whether it exists or not, as with Kafka.
 
-Left out: changing log levels, which the response shows as read-only. Subscriptions to client metrics, because the
+Left out: subscriptions to client metrics, because the
 broker does not collect them.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
 from appliance.config import describe_all_brokers, describe_broker, describe_group, describe_topic
-from appliance.config.loggers import LEVEL, LOGGERS
+from appliance.config.loggers import LOGGERS, ROOT, levels
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
@@ -31,16 +31,6 @@ from appliance.protocol.errors import ErrorCode
 from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Steps
 
-_LOGGERS = tuple(
-    ConfigEntry(
-        name=logger,
-        value=LEVEL,
-        read_only=True,
-        config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG),
-        documentation="",
-    )
-    for logger in LOGGERS
-)
 _NO_SUBSCRIPTION = tuple(
     ConfigEntry(name=name, value=value, config_source=int(ConfigSource.DEFAULT_CONFIG), config_type=int(kind))
     for name, value, kind in (
@@ -126,7 +116,17 @@ def _broker_logger(name: str, view: LocalView) -> Entries:
     fault = _logger_fault(name, view.settings.slots)
     if fault is not None:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, fault)
-    return _LOGGERS
+    found = levels(view.settings.logging.level, view.image.broker_configs.get("", {}))
+    return [
+        ConfigEntry(
+            name=logger,
+            value=found.get(logger, found[ROOT]),
+            read_only=False,
+            config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG),
+            documentation="",
+        )
+        for logger in LOGGERS
+    ]
 
 
 def _client_metrics(name: str, _view: LocalView) -> Entries:

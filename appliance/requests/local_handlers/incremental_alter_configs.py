@@ -3,7 +3,7 @@
 Read your writes: what is produced after the answer meets the new settings, on any connection. Only a worker that
 does not answer in time makes it REQUEST_TIMED_OUT; the change stays then, and reaches that worker later.
 
-Left out: changes of log levels and of client metrics, which get INVALID_REQUEST.
+Left out: changes of client metrics, which get INVALID_REQUEST.
 """
 
 from __future__ import annotations

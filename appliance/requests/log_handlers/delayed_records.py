@@ -15,29 +15,51 @@ until it succeeds. librdkafka takes the success of a batch for that of all batch
 numbers are in the log. Answers of a connection leave in the order of its requests, so a later success waits for this
 one. A client that has waited too long connects again and sends the batches again, in order.
 
+Delayed records of a transaction go to `__delayed_transactions`, as records of the same transaction. So its markers
+decide about them, whoever dies, and the services process passes on those that are committed.
+
+    placed ─→ the transaction is open there, or permitted: appended
+           └→ NOT_PERMITTED ─→ the coordinator adds the partition, if the transaction has the one to which the records
+                               were produced ─→ placed again
+                                             └→ the transaction has ended: the client gets an error
+
+They have no sequence numbers there, because records of one producer come through several network processes. What comes
+twice is recognized as above. A client commits when all its batches are answered, so all that is committed was stored.
+
 Only a topic with `delivery.delay.enable` comes here. A large compressed batch with delayed records takes this process
 some milliseconds per thousand records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, produce_request
+from appliance.channels.request_channel import (
+    CONNECTION_LIMIT,
+    ERROR,
+    REJECT_REASON,
+    RejectReason,
+    RequestFlag,
+    produce_request,
+)
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import BrokerConfigs, Settings, effective_topic_configs
 from appliance.delivery.division import Division, RefusedDelay, Rules, divide
+from appliance.delivery.due import Due
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import Waiting, delay_partition
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.doorbell import Doorbell
+from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions
 from appliance.requests.worker_lines import Answer, WorkerClient
 
 STORED_BYTES: Final = 1 << 20
@@ -49,6 +71,26 @@ _ACKS_ALL: Final = -1
 _NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
+_COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
+_ABORTABLE_FROM_VERSION: Final = 11
+_TRANSACTION_OVER: Final = frozenset(
+    map(
+        int,
+        (
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.TRANSACTION_ABORTABLE,
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ),
+    )
+)
+"""The records are not part of an open transaction of their producer, so nobody can commit them."""
 
 Stored = Callable[[int], None]
 """Gets 0 when all delayed records are stored, or an error code."""
@@ -80,6 +122,7 @@ class DelayedRecords:
         "_levels",
         "_lines",
         "_pool",
+        "_questions",
         "_routes",
         "_rules",
         "_settings",
@@ -97,7 +140,9 @@ class DelayedRecords:
         clock: Clock,
         bells: Sequence[Doorbell],
         timers: Timers,
+        questions: TransactionQuestions,
     ) -> None:
+        self._questions = questions
         self._routes = routes
         self._lines = lines
         self._settings = settings
@@ -133,7 +178,11 @@ class DelayedRecords:
             raise RefusedDelay(
                 first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
             )
-        if self._place(route, 0) is None:
+        levels = tuple(
+            self._level(due, is_transactional=division.is_transactional, is_exact=rules.is_exact)
+            for _, due, _ in division.delayed
+        )
+        if any(self._place(route, level) is None for level in set(levels)):
             # Before anything is appended. The services process creates the topics, and may not know yet that it must.
             self.wake()
             raise RefusedDelay(
@@ -145,18 +194,33 @@ class DelayedRecords:
                 first, ErrorCode.NOT_ENOUGH_REPLICAS, "no memory is free for a batch with delayed records"
             )
         block.view[: len(division.kept)] = division.kept
-        levels = tuple(
-            self._levels.of(due.wait_ms, is_exact=rules.is_exact) for _, due, _ in division.delayed
-        )
         return Divided(route, division, levels, block, len(division.kept))
+
+    def _level(self, due: Due, *, is_transactional: bool, is_exact: bool) -> int:
+        if is_transactional:
+            return self._levels.transactions
+        return self._levels.cancels if due.is_cancel else self._levels.of(due.wait_ms, is_exact=is_exact)
 
     def give(self, divided: Divided) -> None:
         """Give the block of a kept batch back; its worker has answered, or is dead, or has not got it."""
         self._pool.give(divided.block)
 
-    def store(self, divided: Divided, base_offset: int, pending: Request, stored: Stored) -> None:
-        """Store the delayed records of a batch that was appended at `base_offset`."""
-        _Storing(self, divided, base_offset, pending, stored).go_on()
+    def store(
+        self,
+        divided: Divided,
+        base_offset: int,
+        pending: Request,
+        stored: Stored,
+        *,
+        transactional_id: str | None,
+    ) -> None:
+        """Store the delayed records of a batch that was appended at `base_offset`.
+
+        Args:
+            transactional_id: as the request names it.
+        """
+        storing = _Storing(self, divided, base_offset, pending, stored, transactional_id=transactional_id)
+        storing.go_on()
 
     def batches(self, divided: Divided, base_offset: int) -> list[tuple[int, bytes]]:
         """Return (level, batch) of what is to be stored, in the order of the records."""
@@ -172,8 +236,21 @@ class DelayedRecords:
                 record,
             )
             by_level.setdefault(level, []).append(waiting.to_record(now_ms))
+        pieces = [(level, some) for level, records in by_level.items() for some in _pieces(records)]
+        if not divided.division.is_transactional:
+            return [(level, encode_batch(some)) for level, some in pieces]
+        origin = divided.division.origin
         return [
-            (level, encode_batch(some)) for level, records in by_level.items() for some in _pieces(records)
+            (
+                level,
+                encode_batch(
+                    some,
+                    attributes=TRANSACTIONAL,
+                    producer_id=origin.producer_id,
+                    producer_epoch=origin.producer_epoch,
+                ),
+            )
+            for level, some in pieces
         ]
 
     def append(self, storing: _Storing, level: int, batch: bytes) -> int:
@@ -190,7 +267,7 @@ class DelayedRecords:
             0,
             place.row,
             place.incarnation,
-            0,
+            _COORDINATOR_ORIGIN if storing.divided.division.is_transactional else 0,
             _ACKS_ALL,
             block.position,
             len(batch),
@@ -204,6 +281,26 @@ class DelayedRecords:
             return _NOT_LEADER
         storing.block, storing.worker = block, place.worker
         return 0
+
+    def ask(self, storing: _Storing, transactional_id: str) -> None:
+        """Ask the transaction coordinator to add the partition of `__delayed_transactions`."""
+        route, origin = storing.divided.route, storing.divided.division.origin
+        place = self._place(route, self._levels.transactions)
+        if place is None:
+            storing.told(_NOT_AVAILABLE, 0)
+            return
+        own, added = (route.topic, route.partition), (place.topic, place.partition)
+
+        def done(errors: Mapping[tuple[str, int], int]) -> None:
+            storing.told(errors[added], errors[own])
+
+        self._questions.ask(
+            storing.pending.session,
+            TransactionOf(transactional_id, origin.producer_id, origin.producer_epoch),
+            (own, added),
+            verify_only=True,
+            done=done,
+        )
 
     def later(self, action: Callable[[], None]) -> None:
         """Call `action` after AGAIN_MS."""
@@ -265,7 +362,18 @@ class DelayedRecords:
 class _Storing:
     """The delayed records of one batch on their way: an `AnswerListener`."""
 
-    __slots__ = ("_delayed", "_left", "_stored", "block", "divided", "pending", "request_id", "worker")
+    __slots__ = (
+        "_delayed",
+        "_has_asked",
+        "_left",
+        "_stored",
+        "_transactional_id",
+        "block",
+        "divided",
+        "pending",
+        "request_id",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -274,9 +382,13 @@ class _Storing:
         base_offset: int,
         pending: Request,
         stored: Stored,
+        *,
+        transactional_id: str | None,
     ) -> None:
         self._delayed = delayed
         self._stored = stored
+        self._transactional_id = transactional_id
+        self._has_asked = False
         self._left = delayed.batches(divided, base_offset)
         self.divided = divided
         self.pending = pending
@@ -296,7 +408,28 @@ class _Storing:
             self._fail(error)
 
     def answered(self, answer: Answer) -> None:
-        self._ended(answer[ERROR])
+        if answer[ERROR] and answer[REJECT_REASON] == _NOT_PERMITTED and self._transactional_id is not None:
+            self._delayed.settle(self)
+            self.worker = None
+            self._delayed.ask(self, self._transactional_id)
+        else:
+            self._ended(answer[ERROR])
+
+    def told(self, error: int, own_error: int) -> None:
+        """The transaction coordinator has answered.
+
+        Args:
+            error: of the partition for delayed records; `own_error`: of the one to which they were produced.
+        """
+        if own_error == _UNKNOWN_TOPIC:
+            self._stored(own_error)
+        elif error or own_error:
+            self._fail(error or own_error)
+        elif self._has_asked:  # the permit was lost, because the leader has changed
+            self._delayed.later(self.go_on)
+        else:
+            self._has_asked = True
+            self.go_on()
 
     def worker_lost(self, worker: Role) -> None:
         if worker == self.worker:
@@ -313,7 +446,10 @@ class _Storing:
 
     def _fail(self, error: int) -> None:
         """Store it again, if its producer has sequence numbers, by which records that come twice are recognized."""
-        if self.divided.division.origin.producer_id < 0 or self.pending.session.closed:
+        if self.divided.division.is_transactional and error in _TRANSACTION_OVER:
+            knows_abortable = self.pending.version >= _ABORTABLE_FROM_VERSION
+            self._stored(told_to_producer(error, knows_fenced=False, knows_abortable=knows_abortable))
+        elif self.divided.division.origin.producer_id < 0 or self.pending.session.closed:
             self._stored(error)
         else:
             self._delayed.later(self.go_on)

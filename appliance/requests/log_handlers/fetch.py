@@ -102,6 +102,7 @@ class FetchHandler:
     ) -> None:
         self._rights = rights
         self._auditing = auditing
+        self._traffic: Traffic | None = None
         self._routes = routes
         self._lines = lines
         self._table = table
@@ -117,8 +118,9 @@ class FetchHandler:
         self.observer: Observer | None = None
 
     def set_traffic(self, traffic: Traffic) -> None:
-        """Count what is fetched. Call it before the first request."""
-        self._responder.traffic = traffic
+        """Count what is fetched from now on."""
+        self._traffic = traffic
+        self._plain_responder.traffic = self._responder.traffic = traffic
 
     def set_meter(self, meter: Meter | None) -> None:
         """Throttle clients that are over their quota from now on, or do not."""
@@ -298,12 +300,15 @@ class FetchHandler:
                 max(0, min(wanted.partition_max_bytes, partitioned.max_bytes)),
                 wanted.last_fetched_epoch,
                 wanted.fetch_offset,
+                partitioned.timed_ns,
             )
             if not lines.place(route.worker, operation):
                 item.error = _NOT_LEADER
                 continue
             item.asked = route.worker
             partitioned.outstanding += 1
+        if partitioned.timed_ns:
+            partitioned.timed_ns = 0
         if not partitioned.outstanding:
             self._decide(partitioned)
 
@@ -363,6 +368,8 @@ class FetchHandler:
                 deadline_ns=partitioned.deadline_ns,
                 needed_bytes=self._needed_bytes(partitioned),
             ):
+                if self._traffic is not None:
+                    self._traffic.waits(partitioned.pending)
                 return
         self._lines.leave(partitioned)
         self._responder.respond(
@@ -410,6 +417,7 @@ class _PartitionedFetch:
         "pending",
         "read_committed",
         "request_id",
+        "timed_ns",
         "turn",
         "watched",
     )
@@ -437,6 +445,7 @@ class _PartitionedFetch:
         self.outstanding = 0
         self.next_asked = 0
         self.found_bytes = 0
+        self.timed_ns = pending.arrived_ns  # until owners were asked first: later questions come after a wait
 
     def answered(self, answer: Answer) -> None:
         """An owner says where the records lie."""

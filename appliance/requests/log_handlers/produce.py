@@ -19,6 +19,7 @@ same as Kafka, the network process would have to look into every batch of each r
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import partial
 from typing import Final
 
@@ -93,6 +94,7 @@ _NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
 _UNPROVED: Final = int(ProduceFlag.UNPROVED)
 _GAPS: Final = int(ProduceFlag.GAPS)
 _SENT_AGAIN: Final = frozenset({int(ErrorCode.NOT_ENOUGH_REPLICAS), int(ErrorCode.CONCURRENT_TRANSACTIONS)})
+_NOTHING: Final[frozenset[int]] = frozenset()
 _UNPERMITTED: Final = ProduceResult("", -1, _INVALID_TXN_STATE)
 """In the place of a result that the coordinator's word decides."""
 _EXPLAINED: Final = frozenset(
@@ -171,14 +173,31 @@ class ProduceHandler:
                 return
             named = self._transactional.flags(pending, request, transaction)
         partitioned = _PartitionedProduce(self, pending, request)
-        lines = self._lines
-        block = pending.block
+        self._lines.enter(partitioned)
+        self._place_items(partitioned, flags=_LONE | named if self._lines.is_idle else named, refusal=refusal)
+        refused = session.refused_batches
+        if refused is not None and not refused:
+            session.refused_batches = None
+        if not partitioned.outstanding:
+            self.complete(partitioned)
+
+    def _place_items(
+        self,
+        partitioned: _PartitionedProduce,
+        *,
+        flags: int,
+        refusal: int,
+        unproved: Container[int] = _NOTHING,
+    ) -> None:
+        """Place each item that has no result, or give it the result of `refusal`."""
+        pending, request, results = partitioned.pending, partitioned.request, partitioned.results
+        lines, session, block = self._lines, pending.session, pending.block
         assert block is not None
-        pool_position, request_id = block.position, lines.enter(partitioned)
-        flags = _LONE | named if lines.is_idle else named
-        refused = pending.session.refused_batches
-        connection = pending.session.connection_id % CONNECTION_LIMIT
+        refused = session.refused_batches
+        connection = session.connection_id % CONNECTION_LIMIT
         for item, wanted in enumerate(request.partitions):
+            if results[item] is not None:
+                continue
             if refusal:
                 partitioned.fail(item, refusal)
                 continue
@@ -187,37 +206,35 @@ class ProduceHandler:
                 self._refuse_unrouted(partitioned, item, error)
                 continue
             if refused is not None and (
-                error := refused.before_placing(wanted, block.view, now_ns=pending.session.last_active_ns)
+                error := refused.before_placing(wanted, block.view, now_ns=session.last_active_ns)
             ):
                 partitioned.fail(item, error)
                 continue
             if wanted.records_length < 0:
                 partitioned.fail(item, _INVALID_RECORD)
                 continue
-            if route.delays and self._place_divided(partitioned, item, route, flags):
+            item_flags = flags | _UNPROVED if item in unproved else flags
+            if route.delays and self._place_divided(partitioned, item, route, item_flags):
                 continue
             operation = produce_request(
-                request_id,
+                partitioned.request_id,
                 item,
                 route.row,
                 route.incarnation,
-                flags,
+                item_flags,
                 request.acks,
-                pool_position + wanted.records_position,
+                block.position + wanted.records_position,
                 wanted.records_length,
                 pending.version,
                 max(request.timeout_ms, 0),
                 connection,
+                pending.arrived_ns,
             )
             if not lines.place(route.worker, operation):
                 partitioned.refuse(item, _NOT_LEADER, arriving=True)
                 continue
             partitioned.workers.append((item, route.worker))
             partitioned.outstanding += 1
-        if refused is not None and not refused:
-            pending.session.refused_batches = None
-        if not partitioned.outstanding:
-            self.complete(partitioned)
 
     def _place_divided(
         self, partitioned: _PartitionedProduce, item: int, route: PartitionRoute, flags: int
@@ -249,6 +266,7 @@ class ProduceHandler:
             pending.version,
             max(request.timeout_ms, 0),
             pending.session.connection_id % CONNECTION_LIMIT,
+            pending.arrived_ns,
         )
         if not self._lines.place(route.worker, operation):
             delayed.give(divided)
@@ -272,6 +290,7 @@ class ProduceHandler:
             result.base_offset,
             partitioned.pending,
             partial(partitioned.stored, item, result),
+            transactional_id=partitioned.request.transactional_id,
         )
 
     def _refuse_unrouted(self, partitioned: _PartitionedProduce, item: int, error: int) -> None:
@@ -330,53 +349,13 @@ class ProduceHandler:
         """Place what has no answer of a request that was held, as `place` does with one that was not."""
         assert isinstance(partitioned, _HeldProduce)
         pending, request = partitioned.pending, partitioned.request
-        lines, session, block = self._lines, partitioned.pending.session, partitioned.pending.block
-        assert block is not None
-        request_id = lines.enter(partitioned)
-        refused = session.refused_batches
-        transaction = session.transaction
+        transaction = pending.session.transaction
         named = 0 if transaction is None else self._transactional.flags(pending, request, transaction)
         refusal = 0 if request.acks in {-1, 0, 1} else _INVALID_ACKS
         if self._rights is not None and not self._may_use_id(pending, request, self._rights):
             refusal = _NO_TRANSACTIONAL_ID
-        for item, wanted in enumerate(request.partitions):
-            if partitioned.results[item] is not None:
-                continue
-            if refusal:
-                partitioned.fail(item, refusal)
-                continue
-            route, error = self._route(wanted, session)
-            if route is None or route.worker is None:
-                self._refuse_unrouted(partitioned, item, error)
-                continue
-            if refused is not None and (
-                error := refused.before_placing(wanted, block.view, now_ns=session.last_active_ns)
-            ):
-                partitioned.fail(item, error)
-                continue
-            if wanted.records_length < 0:
-                partitioned.fail(item, _INVALID_RECORD)
-                continue
-            if route.delays and self._place_divided(partitioned, item, route, named):
-                continue
-            operation = produce_request(
-                request_id,
-                item,
-                route.row,
-                route.incarnation,
-                named | _UNPROVED if item in partitioned.said else named,
-                request.acks,
-                block.position + wanted.records_position,
-                wanted.records_length,
-                pending.version,
-                max(request.timeout_ms, 0),
-                session.connection_id % CONNECTION_LIMIT,
-            )
-            if not lines.place(route.worker, operation):
-                partitioned.refuse(item, _NOT_LEADER, arriving=True)
-                continue
-            partitioned.workers.append((item, route.worker))
-            partitioned.outstanding += 1
+        self._lines.enter(partitioned)
+        self._place_items(partitioned, flags=named, refusal=refusal, unproved=partitioned.said)
         if not partitioned.outstanding:
             self.complete(partitioned)
 
@@ -476,9 +455,6 @@ class ProduceHandler:
         if route.written_by_clients_of != session.slot:
             return None, _INVALID_TOPIC if topic.image.internal else _NOT_LEADER
         return route, 0
-
-
-_NOTHING: Final[frozenset[int]] = frozenset()
 
 
 class _PartitionedProduce:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import resource
+from uuid import UUID
+
+import pytest
 
 from appliance.channels.control_channel import (
     AlterConfigs,
@@ -11,7 +14,11 @@ from appliance.channels.control_channel import (
     ConfigOutcomes,
     NewTopic,
 )
+from appliance.cluster import TopicImage
+from appliance.config import GroupSettings
+from appliance.control.controller.config_commands import Altering, plan_alteration
 from appliance.control.store.znode_tree import broker_config_path, topic_config_path
+from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -197,3 +204,32 @@ def test_what_a_group_may_not_be_given_changes_nothing(instance: Instance) -> No
         assert alter(instance, wanted) == [ErrorCode.INVALID_CONFIG]
     assert alter(instance, altering(GROUP, "g", segment_ms="5")) == [ErrorCode.INVALID_CONFIG]
     assert instance.image.group_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_taken"),
+    [
+        ([ConfigChange("segment.ms", "60000")], True),
+        ([ConfigChange("min.insync.replicas", "1")], True),
+        ([ConfigChange("retention.ms", "-1")], True),
+        ([ConfigChange("retention.ms", "1000")], False),
+        ([ConfigChange("retention.ms", None, DELETE)], False),
+        ([ConfigChange("cleanup.policy", "compact")], False),
+        ([ConfigChange("segment.ms", "60000"), ConfigChange("max.message.bytes", "100")], False),
+    ],
+)
+def test_no_setting_of_a_topic_of_delayed_delivery_can_lose_its_records(
+    changes: list[ConfigChange], is_taken: bool
+) -> None:
+    configs = {"retention.ms": "-1", "cleanup.policy": "delete"}
+    topic = TopicImage("__delayed_5s", UUID(int=5), (), configs)
+    known = Altering({topic.name: topic}, {}, {}, (0,), {}, GroupSettings())
+    wanted = AlteredResource(TOPIC, topic.name, tuple(changes))
+    if is_taken:
+        assert plan_alteration(wanted, known, replace=False).items() >= configs.items()
+    else:
+        with pytest.raises(RejectedRequest, match="delayed records") as refused:
+            plan_alteration(wanted, known, replace=False)
+        assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    with pytest.raises(RejectedRequest):
+        plan_alteration(AlteredResource(TOPIC, topic.name, ()), known, replace=True)

@@ -74,6 +74,20 @@ def test_late_word_of_an_old_death_does_not_end_the_new_life(lines: WorkerSessio
     assert not lines.hello(WORKER, 2)
 
 
+def test_late_hello_of_an_old_life_does_not_end_the_new_life(lines: WorkerSessions) -> None:
+    """The hellos of two lives come over two connections, so the controller may read the newer one first."""
+    assert lines.hello(WORKER, 3)
+    assert not lines.hello(WORKER, 2)
+    assert lines.is_from(WORKER, identity_of(WORKER, 3))
+
+
+def test_hello_that_is_read_after_its_sender_has_died_is_no_life(lines: WorkerSessions) -> None:
+    assert lines.down(WORKER, 2) == []
+    assert not lines.hello(WORKER, 2)
+    assert not lines.is_up(WORKER)
+    assert lines.hello(WORKER, 3)
+
+
 def test_an_order_in_pieces_names_every_copy_once_and_releases_first() -> None:
     places = [("t", UUID(int=7), number) for number in range(3 * PIECE)]
     order = Order(released=places[: PIECE + 5], removed=places[PIECE + 5 : 2 * PIECE])

@@ -134,6 +134,18 @@ def test_fetch_tells_offset_epoch_and_metadata_and_minus_one_for_what_was_never_
     assert told == [(0, -1, "", -1, 0), (1, 7, "note", 3, 0)]
 
 
+def test_fetch_tells_the_time_of_a_commit_to_those_who_ask_for_it() -> None:
+    _, book = planned(commit("t", (1, 7, "note")))
+    for asked in (False, True):
+        for topics in (None, (OffsetFetchTopic("t", partition_indexes=(1,)),)):
+            request = OffsetFetchRequest(groups=(OffsetFetchGroup("g", topics),), with_commit_times=asked)
+            elements, make = fetch_offsets(
+                request, 9, topics=KnownTopics(), check=lambda _: 0, book_of=lambda _: book
+            )
+            ((topic,),) = (group.topics for group in make(tuple(elements)).groups)
+            assert [each.commit_time_ms for each in topic.partitions] == [NOW_MS if asked else -1]
+
+
 def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:
     _, book = planned(commit("t", (3, 1, ""), (1, 2, "")))
     (group,) = fetched(book).groups

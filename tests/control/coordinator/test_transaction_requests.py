@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
+from appliance.cluster import CONSUMER_OFFSETS, DELAYED_TRANSACTIONS, TRANSACTION_STATE, TopicPartition
 from appliance.control.coordinator.transaction.transaction import Transaction, ended, with_partitions
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.log.producer_state import AppendOrigin
@@ -223,6 +223,52 @@ def test_a_permit_that_died_with_its_owner_comes_again_when_it_is_asked_for(
     assert errors(host.answer_to(ADD, 5, batched(of, 0, verify=verify))) == [0]
     assert host.log_ends() == before, "nothing is written for it"
     assert write(host, of, 0) == 0
+
+
+# ── delayed records ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def delayed(of: tuple[int, int], partition: int) -> AddPartitionsToTxnRequest:
+    """What a network process asks for delayed records that were produced to the partition."""
+    topics = (
+        AddPartitionsToTxnTopic(DATA, (partition,)),
+        AddPartitionsToTxnTopic(DELAYED_TRANSACTIONS, (0,)),
+    )
+    return AddPartitionsToTxnRequest((AddPartitionsToTxnTransaction("t", *of, True, topics),))
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_the_place_of_delayed_records_is_added_to_the_transaction_that_has_their_partition(
+    host: TransactionHost, version: int
+) -> None:
+    of = producer(host)
+    assert add(host, of, 0, version=version) == [0]
+    began = host.machines.transactions.get("t")
+    assert began is not None
+    assert errors(host.answer_to(ADD, 5, delayed(of, 0))) == [0, 0]
+    current = host.machines.transactions.get("t")
+    assert current is not None
+    assert TopicPartition(DELAYED_TRANSACTIONS, 0) in current.partitions
+    assert current.client_version == began.client_version, "the client still speaks its version"
+    ends = host.log_ends()
+    assert errors(host.answer_to(ADD, 5, delayed(of, 0))) == [0, 0]
+    assert host.log_ends() == ends, "nothing is written for it"
+
+
+def test_late_delayed_records_join_no_later_transaction(host: TransactionHost) -> None:
+    of = producer(host)
+    assert errors(host.answer_to(ADD, 5, delayed(of, 0))) == [E.TRANSACTION_ABORTABLE] * 2
+    current = host.machines.transactions.get("t")
+    assert current is not None
+    assert current.state is TransactionState.EMPTY, "a late request begins no transaction"
+    assert add(host, of, 0, version=3) == [0]
+    assert host.answer_to(END, 3, EndTxnRequest("t", *of, False)).error_code == 0
+    host.settle()
+    assert add(host, of, 1, version=3) == [0]
+    assert errors(host.answer_to(ADD, 5, delayed(of, 0))) == [E.TRANSACTION_ABORTABLE] * 2
+    assert errors(host.answer_to(ADD, 5, batched(of, 0, topic=DELAYED_TRANSACTIONS))) == [
+        E.TOPIC_AUTHORIZATION_FAILED
+    ]
 
 
 # ── holding ───────────────────────────────────────────────────────────────────────────────────────────────────

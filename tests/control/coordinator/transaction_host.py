@@ -1,5 +1,7 @@
 """A transaction coordinator and the owner of its log and of a data topic, over real rings and real logs.
 
+It also owns the partition for delayed records of transactions.
+
 Requests go in as network processes hand them over, decoded; `answers` has what each was answered.
 """
 
@@ -13,7 +15,14 @@ from uuid import UUID
 
 from appliance.channels.control_channel import AssignedPartition, Body, Envelope, ProducerIdBlock
 from appliance.channels.roles import Role, RoleKind
-from appliance.cluster import TRANSACTION_STATE, ClusterImage, PartitionImage, TopicImage, TopicPartition
+from appliance.cluster import (
+    DELAYED_TRANSACTIONS,
+    TRANSACTION_STATE,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    TopicPartition,
+)
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.request_queue import Reply
 from appliance.control.coordinator.runtime.state_machine import Service
@@ -33,6 +42,7 @@ from tests.control.coordinator.runtime.host import Host
 DATA = "data"
 DATA_ID = UUID(int=78)
 DATA_PARTITIONS = 2
+DELAYED_ID = UUID(int=79)
 LOG_PARTITIONS = 1
 TICK_MS = 5
 
@@ -171,14 +181,16 @@ class TransactionHost(Host):
     def lead(self) -> None:
         super().lead()
         root = self.settings.log_directories(0)[0]
-        for number in range(DATA_PARTITIONS):
-            row = LOG_PARTITIONS + number
+        data = [(DATA, DATA_ID, number) for number in range(DATA_PARTITIONS)]
+        for row, (topic, topic_id, number) in enumerate(
+            [*data, (DELAYED_TRANSACTIONS, DELAYED_ID, 0)], LOG_PARTITIONS
+        ):
             log = PartitionLog.open(
-                root / partition_directory_name(TopicPartition(DATA, number)),
+                root / partition_directory_name(TopicPartition(topic, number)),
                 settings=LogSettings(),
                 clock=self.clock,
             )
-            assigned = AssignedPartition(DATA, DATA_ID, number, row, 1, 0, self.epoch, (0,), (0,), {})
+            assigned = AssignedPartition(topic, topic_id, number, row, 1, 0, self.epoch, (0,), (0,), {})
             partition = Partition(
                 assigned, log, table=self.worker.partitions, slot=0, min_insync_replicas=1, clock=self.clock
             )
@@ -202,6 +214,12 @@ class TransactionHost(Host):
                     PartitionImage(n, LOG_PARTITIONS + n, 1, 0, self.epoch, (0,), (0,))
                     for n in range(DATA_PARTITIONS)
                 ),
+            )
+            topics[DELAYED_TRANSACTIONS] = TopicImage(
+                DELAYED_TRANSACTIONS,
+                DELAYED_ID,
+                (PartitionImage(0, LOG_PARTITIONS + DATA_PARTITIONS, 1, 0, self.epoch, (0,), (0,)),),
+                internal=True,
             )
         version = self._publisher.version + 1
         self._publisher.publish(ClusterImage(version, "c", 0, 1, (), topics))

@@ -41,6 +41,15 @@ Check = Callable[[OffsetFetchGroup], int]
 BookOf = Callable[[str], OffsetBook | None]
 
 
+class Wish(NamedTuple):
+    """What a request wants to hear of each offset."""
+
+    stable: bool = False
+    """An error where an open transaction has another one."""
+    times: bool = False
+    """When it was committed."""
+
+
 class FetchedOffsets(NamedTuple):
     """A response, `make(elements)`, whose elements may be many: groups, or the topics of the one that was asked for."""
 
@@ -63,7 +72,7 @@ def fetch_offsets(
                     topics=topics,
                     error=check(wanted),
                     book=book_of(wanted.group_id),
-                    stable=request.require_stable,
+                    wish=_wish(request),
                 )
                 for wanted in _each_once(wanted_groups)
             ),
@@ -77,7 +86,7 @@ def fetch_offsets(
         topics=topics,
         error=error,
         book=book_of(wanted.group_id),
-        stable=request.require_stable,
+        wish=_wish(request),
     )
     if by_group:
         return FetchedOffsets(
@@ -108,7 +117,7 @@ def fetch_offsets_in_pieces(
                 for asked in wanted.topics or ():
                     told.append((yield from _refused_in_pieces(asked, error)))
         elif wanted.topics is None:
-            for topic in _all(wanted.group_id, version, topics, book, stable=request.require_stable):
+            for topic in _all(wanted.group_id, version, topics, book, wish=_wish(request)):
                 told.append(topic)
                 yield None
         else:
@@ -121,7 +130,7 @@ def fetch_offsets_in_pieces(
                             version,
                             topics=topics,
                             book=book,
-                            stable=request.require_stable,
+                            wish=_wish(request),
                         )
                     )
                 )
@@ -135,6 +144,10 @@ def fetch_offsets_in_pieces(
     return OffsetFetchResponse(groups[0].topics, groups[0].error_code)
 
 
+def _wish(request: OffsetFetchRequest) -> Wish:
+    return Wish(request.require_stable, request.with_commit_times)
+
+
 def _asked_in_pieces(
     group: str,
     asked: OffsetFetchTopic,
@@ -142,17 +155,17 @@ def _asked_in_pieces(
     *,
     topics: Topics,
     book: OffsetBook | None,
-    stable: bool,
+    wish: Wish,
 ) -> Steps[OffsetFetchTopicResponse]:
     if len(asked.partition_indexes) <= PIECE:
-        return _asked(group, asked, version, topics=topics, book=book, stable=stable)
+        return _asked(group, asked, version, topics=topics, book=book, wish=wish)
     by_id = version >= TOPIC_IDS_SINCE
     topic = topics.by_id(asked.topic_id) if by_id else topics.by_name(asked.name)
     if by_id and topic is None:
         return (yield from _refused_in_pieces(asked, int(ErrorCode.UNKNOWN_TOPIC_ID)))
 
     def told(index: int) -> OffsetFetchPartitionResponse:
-        return _told(group, index, topic, book, stable=stable)
+        return _told(group, index, topic, book, wish=wish)
 
     partitions = yield from in_pieces(told, asked.partition_indexes)
     return OffsetFetchTopicResponse(asked.name, asked.topic_id, partitions)
@@ -184,9 +197,9 @@ def _group(
     topics: Topics,
     error: int,
     book: OffsetBook | None,
-    stable: bool,
+    wish: Wish,
 ) -> OffsetFetchGroupResponse:
-    told = tuple(_topics(wanted, version, topics=topics, error=error, book=book, stable=stable))
+    told = tuple(_topics(wanted, version, topics=topics, error=error, book=book, wish=wish))
     return OffsetFetchGroupResponse(wanted.group_id, told, error)
 
 
@@ -197,21 +210,21 @@ def _topics(
     topics: Topics,
     error: int,
     book: OffsetBook | None,
-    stable: bool,
+    wish: Wish,
 ) -> Iterator[OffsetFetchTopicResponse]:
     group = wanted.group_id
     if error:
         if version < OFFSET_FETCH_ERROR_SINCE:
             yield from refused_topics(wanted.topics or (), error)
     elif wanted.topics is None:
-        yield from _all(group, version, topics, book, stable=stable)
+        yield from _all(group, version, topics, book, wish=wish)
     else:
         for asked in wanted.topics:
-            yield _asked(group, asked, version, topics=topics, book=book, stable=stable)
+            yield _asked(group, asked, version, topics=topics, book=book, wish=wish)
 
 
 def _all(
-    group: str, version: int, topics: Topics, book: OffsetBook | None, *, stable: bool
+    group: str, version: int, topics: Topics, book: OffsetBook | None, *, wish: Wish
 ) -> Iterator[OffsetFetchTopicResponse]:
     # Its names only: a commit between two topics may change the dictionary.
     for name in list(book.of(group)) if book is not None else ():
@@ -219,7 +232,7 @@ def _all(
         partitions = book.of(group).get(name) if book is not None else None
         if topic is None or not partitions:
             continue
-        told = [_told(group, partition, topic, book, stable=stable) for partition in sorted(partitions)]
+        told = [_told(group, partition, topic, book, wish=wish) for partition in sorted(partitions)]
         there = tuple(each for each in told if each.committed_offset >= 0 or each.error_code)
         if there:
             yield _topic_response(topic, version, there)
@@ -232,14 +245,14 @@ def _asked(
     *,
     topics: Topics,
     book: OffsetBook | None,
-    stable: bool,
+    wish: Wish,
 ) -> OffsetFetchTopicResponse:
     by_id = version >= TOPIC_IDS_SINCE
     topic = topics.by_id(asked.topic_id) if by_id else topics.by_name(asked.name)
     if by_id and topic is None:
         error = int(ErrorCode.UNKNOWN_TOPIC_ID)
         return refused_topics((asked,), error)[0]
-    told = tuple(_told(group, index, topic, book, stable=stable) for index in asked.partition_indexes)
+    told = tuple(_told(group, index, topic, book, wish=wish) for index in asked.partition_indexes)
     return OffsetFetchTopicResponse(asked.name, asked.topic_id, told)
 
 
@@ -252,11 +265,11 @@ def _topic_response(
 
 
 def _told(
-    group: str, index: int, topic: Topic | None, book: OffsetBook | None, *, stable: bool
+    group: str, index: int, topic: Topic | None, book: OffsetBook | None, *, wish: Wish
 ) -> OffsetFetchPartitionResponse:
     if book is None or topic is None:
         return OffsetFetchPartitionResponse(index)
-    if stable and book.pending.is_open and book.pending.has(group, topic.name, index):
+    if wish.stable and book.pending.is_open and book.pending.has(group, topic.name, index):
         return OffsetFetchPartitionResponse(index, error_code=_UNSTABLE)
     value = book.value(group, topic.name, index)
     if value is None:
@@ -265,5 +278,10 @@ def _told(
     if committed.topic_id not in (NO_UUID, topic.topic_id):
         return OffsetFetchPartitionResponse(index)
     return OffsetFetchPartitionResponse(
-        index, committed.offset, committed.metadata, 0, committed.leader_epoch
+        index,
+        committed.offset,
+        committed.metadata,
+        0,
+        committed.leader_epoch,
+        committed.commit_ms if wish.times else -1,
     )

@@ -148,6 +148,11 @@ class TransactionBook:
 
     # Deadlines
 
+    @property
+    def open(self) -> int:
+        """How many transactions are open that can time out."""
+        return len(self._deadlines)
+
     def next_deadline_ns(self) -> int | None:
         """Return when (monotonic ns) the first open transaction times out; None if none does."""
         return self._deadlines[0][0] if self._deadlines else None

@@ -131,6 +131,7 @@ class Transactions:
         "_tell",
         "refused_ids",
         "settled",
+        "timed_out",
     )
 
     def __init__(
@@ -146,7 +147,7 @@ class Transactions:
         self._ids = producer_ids
         self._book = TransactionBook(clock, partition_of)
         self.settled: Callable[[str], None] | None = None
-        self.refused_ids = 0
+        self.refused_ids = self.timed_out = 0
         # Clients can have as many transactions time out as they like.
         self._complain = RateLimited(_logger.warning, clock)
         self._tell = RateLimited(_logger.info, clock)
@@ -376,6 +377,11 @@ class Transactions:
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def open(self) -> int:
+        """How many transactions are open that can time out."""
+        return self._book.open
+
     def next_deadline_ns(self) -> int | None:
         """Return when (monotonic ns) the first open transaction times out; None if none does."""
         return self._book.next_deadline_ns()
@@ -414,6 +420,7 @@ class Transactions:
                     entry.abort_pause_ms = min(2 * pause_ms, RETRY_MAX_MS)
                     self._book.keep_deadline(entry, self._clock.monotonic_ns() + pause_ms * NS_PER_MS)
             else:
+                self.timed_out += 1
                 self._tell(
                     f"transactional id {entry.transactional_id}: its transaction timed out and is aborted; its"
                     " producer is fenced"

@@ -1,0 +1,185 @@
+"""`appliance delayed`: list, show, cancel: records that are delivered later."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from appliance.cli.aliases import AliasedGroup
+from appliance.cli.client import admin_client, answer_of, asked, producer, refusal
+from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.delayed_view import DelayedView, WaitingView
+from appliance.cli.options import client_options
+from appliance.cli.outcomes import Outcomes
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.delivery.due import CANCEL, ID_BYTES_MAX
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+LIMIT: Final = 100
+FLUSH_TIMEOUT_S: Final = 65.0
+
+
+@click.group(cls=AliasedGroup, short_help="List, show and cancel delayed records.")
+def delayed() -> None:
+    """List, show and cancel records that are delivered later (docs/delayed-delivery.md).
+
+    `list` and `show` need the right to read the internal topics whose names begin with __delayed_, `cancel` the right
+    to write to the topic.
+    """
+
+
+def _delivery_id(_context: click.Context, parameter: click.Parameter, text: str) -> bytes:
+    name = text.encode(errors="surrogateescape")
+    if not 0 < len(name) <= ID_BYTES_MAX:
+        raise click.BadParameter(f"an id has 1 to {ID_BYTES_MAX} bytes", param=parameter)
+    return name
+
+
+@delayed.command(name="list")
+@click.argument("topic", required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=100_000),
+    default=LIMIT,
+    show_default=True,
+    help="Show at most this number of records: those that are due first.",
+)
+@json_option
+@client_options
+def list_delayed(*, topic: str | None, limit: int, as_json: bool, bootstrap: str) -> None:
+    """List the delayed records that wait for TOPIC, or for all topics, by the time at which they are due.
+
+    The command reads everything that waits, which takes some time if there are millions of records.
+    """
+    count = 0
+    # A heap of the records that are due first, with the latest of them on top.
+    first: list[tuple[int, int, WaitingView]] = []
+    for each in DelayedView(bootstrap).waiting(topic):
+        count += 1
+        item = (-each.waiting.due_ms, -count, each)
+        if len(first) < limit:
+            heapq.heappush(first, item)
+        elif item > first[0]:
+            heapq.heapreplace(first, item)
+    found = [each for _, _, each in sorted(first, reverse=True)]
+    if as_json:
+        print_json({"waiting": count, "records": [each.as_json() for each in found]})
+        return
+    _print(found)
+    if count > len(found):
+        click.echo(f"{count - len(found)} more records wait", err=True)
+
+
+@delayed.command()
+@click.argument("topic")
+@click.argument("name", metavar="ID", callback=_delivery_id)
+@json_option
+@client_options
+def show(*, topic: str, name: bytes, as_json: bool, bootstrap: str) -> int:
+    """Show the delayed records of TOPIC whose header delivery.id is ID. The exit code is 1 if there is none.
+
+    The command reads what waits in the partitions that the topic uses.
+    """
+    found = [each for each in DelayedView(bootstrap).waiting(topic) if each.waiting.delivery_id == name]
+    found.sort(key=lambda each: each.waiting.due_ms)
+    if as_json:
+        print_json([each.as_json() for each in found])
+    elif found:
+        _print(found)
+    else:
+        click.echo(f"appliance: no delayed record of {topic} with this id waits", err=True)
+    return 0 if found else 1
+
+
+@delayed.command()
+@click.argument("topic")
+@click.argument("name", metavar="ID", callback=_delivery_id)
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only records of this partition; repeatable.  [default: all]",
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+@client_options
+def cancel(
+    *, topic: str, name: bytes, partitions: tuple[int, ...], yes: bool, as_json: bool, bootstrap: str
+) -> int:
+    """Cancel the delayed records of TOPIC whose header delivery.id is ID. They are not delivered.
+
+    This holds for records that were produced before this command, and are not delivered yet. The command asks for
+    confirmation; without a terminal it requires --yes.
+    """
+    count = DelayedView(bootstrap).partitions(topic)
+    _require_delays(topic, bootstrap)
+    for each in partitions:
+        if each >= count:
+            raise BrokerError(f"{topic} has no partition {each}")
+    shown = name.decode(errors="replace")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("delayed cancel asks for confirmation; without a terminal give --yes")
+        click.confirm(f"Cancel the delayed records of {topic} with the id {shown}?", abort=True, err=True)
+    outcomes = Outcomes(as_json=as_json)
+    for partition, error in _cancel(topic, name, partitions or tuple(range(count)), bootstrap):
+        identity: dict[str, Any] = {"topic": topic, "partition": partition, "id": shown}
+        if error is None:
+            outcomes.done(identity, "cancelled", f"{topic}-{partition}: {shown} is cancelled")
+        else:
+            outcomes.refused(identity, f"{topic}-{partition}", error)
+    return outcomes.finish()
+
+
+def _require_delays(topic: str, bootstrap: str) -> None:
+    """Without the setting, the record that cancels would appear in the topic."""
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin_client(bootstrap)
+    (pending,) = asked(
+        lambda: client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    ).values()
+    entry = answer_of(pending).get("delivery.delay.enable")
+    if entry is None or entry.value != "true":
+        raise BrokerError(
+            f"{topic} has not the setting delivery.delay.enable = true, so nothing can be cancelled"
+        )
+
+
+def _cancel(
+    topic: str, name: bytes, partitions: tuple[int, ...], bootstrap: str
+) -> list[tuple[int, str | None]]:
+    """Produce the record that cancels to each partition; return (partition, why it was refused)."""
+    told: dict[int, str | None] = dict.fromkeys(partitions, "no answer")
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        told[message.partition() or 0] = None if error is None else refusal(error)
+
+    client = producer(bootstrap, {"enable.idempotence": True})
+    for partition in told:
+        client.produce(topic, None, partition=partition, headers=[(CANCEL, name)], on_delivery=note)
+    asked(lambda: client.flush(FLUSH_TIMEOUT_S))
+    return sorted(told.items())
+
+
+def _print(found: list[WaitingView]) -> None:
+    rows = []
+    for each in found:
+        row = each.as_json()
+        due = datetime.fromtimestamp(row["due_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+        values = (row["partition"], row["offset"], due, row["id"] or "-", row["level"], row["value_bytes"])
+        rows.append((row["topic"], *values))
+    print_table(
+        ("TOPIC", "PARTITION", "OFFSET", "DUE", "ID", "LEVEL", "BYTES"),
+        rows,
+        right=("PARTITION", "OFFSET", "BYTES"),
+    )

@@ -1,0 +1,98 @@
+"""The console process (docs/console.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.http_address import is_loopback, parse_http_address
+from appliance.config.option import check_fields, option
+from appliance.errors import ConfigurationError
+
+DEFAULT_PORT: Final = 9645
+"""The port in every example. The option has no default, because two appliances on a host would claim the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Where the console is, and how much it may hold."""
+
+    listener: str | None = option(
+        None,
+        "console.listener",
+        doc=f"Address of the console, a web page, as HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}. Without this option, "
+        "there is no console process. The page has no encryption, so an address that other hosts can reach also needs "
+        "console.insecure. See docs/console.md.",
+    )
+    insecure: bool = option(
+        False,
+        "console.insecure",
+        doc="Whether console.listener may be an address that other hosts can reach, although passwords are sent to it "
+        "without encryption. A proxy with TLS in front of the console is better. If clients of console.kafka.listener "
+        "do not authenticate, the address must be one of loopback, whatever this option says.",
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "console.allowed.hosts",
+        doc="Host names, separated by commas, under which browsers may ask for the console, for example that of a "
+        "proxy. Addresses and localhost are always allowed. A request with any other name is refused, so that no other "
+        "web page can use the console through the user's browser.",
+    )
+    kafka_listener: str | None = option(
+        None,
+        "console.kafka.listener",
+        doc="Name of the listener that the console connects to as a Kafka client, with the user and the password of "
+        "the person who has logged in. Without this option it is the first listener whose clients authenticate with a "
+        "user and a password; if there is none, the first in plain text.",
+    )
+    sessions_max: int = option(
+        32,
+        "console.sessions.max",
+        unit="sessions",
+        minimum=1,
+        maximum=1000,
+        doc="Maximum number of people who are logged in to the console at once. One more login ends the session that "
+        "was used the longest time ago.",
+    )
+    session_idle_ms: int = option(
+        1_800_000,
+        "console.session.idle.ms",
+        unit="ms",
+        minimum=1000,
+        maximum=86_400_000,
+        doc="Time without a request after which a session of the console ends.",
+    )
+    value_max_bytes: int = option(
+        65_536,
+        "console.value.max.bytes",
+        unit="bytes",
+        minimum=64,
+        maximum=1 << 20,
+        doc="Maximum size of a key, value or header that the console shows. It shows the beginning of longer ones.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.listener is None:
+            return
+        host, _ = self.address
+        if not is_loopback(host) and not self.insecure:
+            raise ConfigurationError(
+                f"console.listener = {self.listener!r}: other hosts would send passwords without encryption: use an"
+                " address of loopback, or set console.insecure = true"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a console process."""
+        return self.listener is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host, without brackets, and port of the listener, which there must be."""
+        return parse_http_address("console.listener", self.listener or "", example_port=DEFAULT_PORT)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this host can reach the console."""
+        return is_loopback(self.address[0])

@@ -1,0 +1,378 @@
+"""The HTTP server of the console: a thread for each connection, a bounded number of them.
+
+    accepted ──→ reading ──→ answering ──→ reading …      until the browser closes, is late, or sends what is refused
+                                  └──→ streaming           live numbers and records (server-sent events)
+
+The standard library parses requests. This file bounds what strangers can use: connections, the time by which a request
+must be whole and an answer must have left, the bytes of a form. If there is no room for a connection, the one that has
+waited the longest for its next request gives way.
+
+Each answer has headers by which a browser runs no script but those of this package, shows the console in no other page,
+and tells no other site where it was.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from typing import Final
+from urllib.parse import parse_qs
+
+from appliance.clock import NS_PER_MS, Clock
+from appliance.errors import HostFault
+from appliance.metrics.http_request import is_allowed
+from appliance.version import VERSION
+
+CONNECTIONS_MAX: Final = 64
+REQUEST_MS: Final = 10_000
+"""From the first byte of a request to its end."""
+IDLE_MS: Final = 60_000
+"""Between two requests of one connection."""
+ANSWER_MS: Final = 120_000
+"""To build an answer and send it. A stream has that for each of its events."""
+FORM_BYTES_MAX: Final = 2 << 20
+"""A record that somebody types in, and its key and headers."""
+FIELDS_MAX: Final = 1_000
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+
+HEADERS: Final = (
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Permissions-Policy", "camera=(), microphone=(), geolocation=()"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that may be answered: its host is this one."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    cookies: Mapping[str, str]
+    headers: Mapping[str, str]
+    """Lower-case names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer. With `stream` the body is what it yields, until it ends."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "text/html; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    stream: Iterator[bytes] | None = field(default=None, compare=False)
+
+
+class _Refused(Exception):
+    """A request that is not served, and the answer to it. The connection ends."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class _Connection:
+    """What the server knows of a connection."""
+
+    __slots__ = ("deadline_ns", "is_waiting", "since_ns", "sock")
+
+    def __init__(self, sock: socket.socket, now_ns: int) -> None:
+        self.sock = sock
+        self.is_waiting = True
+        self.since_ns = now_ns
+        self.deadline_ns = now_ns + REQUEST_MS * NS_PER_MS
+
+    def move(self, now_ns: int, within_ms: int, *, is_waiting: bool) -> None:
+        """It enters its next state."""
+        self.is_waiting = is_waiting
+        self.since_ns = now_ns
+        self.deadline_ns = now_ns + within_ms * NS_PER_MS
+
+
+class Server:
+    """The listener and its connections.
+
+    Args:
+        serve: answers a request; in the thread of its connection.
+        allowed_hosts: names that a request may give this host.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        serve: Callable[[Request], Response],
+        *,
+        clock: Clock,
+        allowed_hosts: tuple[str, ...],
+    ) -> None:
+        self._address = address
+        self.serve = serve
+        self.clock = clock
+        self.allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
+        self._listener: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._connections: dict[int, _Connection] = {}
+        self.refused_requests = 0
+        self.ended_connections = 0
+        """Connections that were late, or had to give way to others."""
+        self.requests = 0
+
+    def listen(self) -> int:
+        """Bind the address, and return the descriptor of the listener.
+
+        Raises:
+            HostFault: the system refuses it.
+        """
+        host, port = self._address
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, *_, place = min(found, key=lambda each: each[0] != socket.AF_INET)
+            listener = socket.create_server(place[:2], family=family, backlog=CONNECTIONS_MAX)
+        except OSError as error:
+            raise HostFault(f"console.listener: {host}:{port}: {error.strerror or error}") from error
+        listener.setblocking(False)
+        self._listener = listener
+        return listener.fileno()
+
+    @property
+    def descriptor(self) -> int:
+        """The listener's; -1 before it listens."""
+        return -1 if self._listener is None else self._listener.fileno()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    def accept(self) -> None:
+        """Take the connections that wait. Call it when the listener is readable."""
+        assert self._listener is not None
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return  # nobody waits, or the client is gone again, or descriptors are short
+            connection = _Connection(sock, self.clock.monotonic_ns())
+            with self._lock:
+                has_room = len(self._connections) < CONNECTIONS_MAX or self._end_one()
+                if has_room:
+                    self._connections[id(connection)] = connection
+            if not has_room:
+                self.ended_connections += 1
+                sock.close()
+                continue
+            sock.settimeout(ANSWER_MS / 1000)
+            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _end_one(self) -> bool:
+        """End the connection that has waited the longest for a request; its thread removes it. Whether there is one."""
+        waiting = [each for each in self._connections.values() if each.is_waiting]
+        if not waiting or len(self._connections) >= 2 * CONNECTIONS_MAX:
+            return False
+        self.ended_connections += 1
+        oldest = min(waiting, key=lambda each: each.since_ns)
+        oldest.is_waiting = False
+        _shut(oldest.sock)
+        return True
+
+    def expire(self) -> None:
+        """End the connections that are late."""
+        now_ns = self.clock.monotonic_ns()
+        with self._lock:
+            for connection in self._connections.values():
+                if connection.deadline_ns <= now_ns:
+                    self.ended_connections += 1
+                    connection.deadline_ns = now_ns + ANSWER_MS * NS_PER_MS
+                    _shut(connection.sock)
+
+    def close(self) -> None:
+        """End everything. Threads end by themselves."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        with self._lock:
+            for connection in self._connections.values():
+                _shut(connection.sock)
+
+    def _run(self, connection: _Connection) -> None:
+        try:
+            with suppress(OSError, ValueError):
+                _Handler(self, connection)
+        finally:
+            with self._lock:
+                self._connections.pop(id(connection), None)
+                connection.sock.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: the standard library's loop around `_answer`."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = f"appliance/{VERSION}"
+    sys_version = ""
+
+    def __init__(self, owner: Server, connection: _Connection) -> None:
+        self._owner = owner
+        self._connection = connection
+        super().__init__(connection.sock, ("", 0), owner)  # type: ignore[arg-type]
+
+    def handle_one_request(self) -> None:
+        """Wait for the next request with the time for that, and serve it."""
+        clock, connection = self._owner.clock, self._connection
+        # The first bytes of a request come at once, or the connection is idle.
+        if not self.rfile.peek(1):  # type: ignore[attr-defined]
+            self.close_connection = True
+            return
+        connection.move(clock.monotonic_ns(), REQUEST_MS, is_waiting=False)
+        super().handle_one_request()
+        connection.move(clock.monotonic_ns(), IDLE_MS, is_waiting=True)
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        owner = self._owner
+        try:
+            request = self._request()
+        except _Refused as refusal:
+            owner.refused_requests += 1
+            self._refuse(refusal.status, refusal.text)
+            return
+        self._connection.move(owner.clock.monotonic_ns(), ANSWER_MS, is_waiting=False)
+        owner.requests += 1
+        self._send(owner.serve(request))
+
+    def _request(self) -> Request:
+        """Return the request.
+
+        Raises:
+            _Refused: it is not served.
+        """
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1:
+            raise _Refused(400, "a request needs one header Host")
+        if not is_allowed(hosts[0], self._owner.allowed_hosts):
+            raise _Refused(
+                421, "the header Host names another host: use an address, or set console.allowed.hosts"
+            )
+        path, _, query = self.path.partition("?")
+        if not path.startswith("/"):
+            raise _Refused(400, "the target of a request must be a path")
+        form: Mapping[str, str] = {}
+        if "transfer-encoding" in self.headers:
+            raise _Refused(411, "a form needs its length")
+        length = self.headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit():
+            raise _Refused(400, "Content-Length is no number")
+        if int(length):
+            if self.command != "POST":
+                raise _Refused(400, "only POST has a body")
+            if int(length) > FORM_BYTES_MAX:
+                raise _Refused(413, f"a form has at most {FORM_BYTES_MAX} bytes")
+            if self.headers.get_content_type() != FORM_TYPE:
+                raise _Refused(415, f"a form is {FORM_TYPE}")
+            body = self.rfile.read(int(length))
+            if len(body) < int(length):
+                raise _Refused(400, "the form ends too early")
+            try:
+                form = _fields(body.decode("ascii"))
+            except ValueError:
+                raise _Refused(400, "the form cannot be read") from None
+        try:
+            queried = _fields(query)
+        except ValueError:
+            raise _Refused(400, "the query cannot be read") from None
+        return Request(
+            method=self.command,
+            path=path,
+            query=queried,
+            form=form,
+            cookies=_cookies(self.headers.get("Cookie", "")),
+            headers={name.lower(): value for name, value in self.headers.items()},
+        )
+
+    def _refuse(self, status: int, text: str) -> None:
+        self.close_connection = True
+        self._send(Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8"))
+
+    def _send(self, response: Response) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        for name, value in (*HEADERS, *response.headers):
+            self.send_header(name, value)
+        if not any(name == "Cache-Control" for name, _ in response.headers):
+            self.send_header("Cache-Control", "no-store")
+        if response.stream is None:
+            self.send_header("Content-Length", str(len(response.body)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(response.body)
+            return
+        self.close_connection = True
+        self.send_header("X-Accel-Buffering", "no")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        clock, connection = self._owner.clock, self._connection
+        try:
+            for event in response.stream:
+                connection.move(clock.monotonic_ns(), ANSWER_MS, is_waiting=False)
+                self.wfile.write(event)
+        finally:
+            close = getattr(response.stream, "close", None)
+            if close is not None:
+                close()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: a target may hold what a person has typed."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what the standard library cannot parse; nothing of the request is in the answer."""
+        self._owner.refused_requests += 1
+        self.command = getattr(self, "command", None) or "GET"
+        self.request_version = self.protocol_version
+        self._refuse(int(code), "the request is refused")
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return the fields of a form or a query; of two with one name the last.
+
+    Raises:
+        ValueError: too many, or not UTF-8.
+    """
+    found = parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    return {name: values[-1] for name, values in found.items()}
+
+
+def _cookies(text: str) -> dict[str, str]:
+    pairs = (part.strip().partition("=") for part in text.split(";")[:50])
+    return {name: value for name, equals, value in pairs if equals}

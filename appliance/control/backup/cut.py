@@ -1,0 +1,448 @@
+"""The moment that a backup shows: what each partition holds, and the metadata of the same moment.
+
+While the appliance runs, both come from its shared memory, so no process of it takes part:
+
+    metadata image, version v            metadata.db, by SQLite's own backup
+    partition table, three copies:       1  __transaction_state: high watermarks        ┐
+                                         2  the other internal topics                   │ some 100 µs
+                                         3  all other topics                            │
+                                         4  __transaction_state again: must be as in 1  ┘
+    metadata image again: must be version v
+
+**Offsets.** A consumer commits what it has read, and reads below the high watermark. Internal topics come before the
+others, so no committed offset in the backup lies above the records in it.
+
+**Transactions.** A coordinator writes its decision, then the markers, then that the transaction is complete. If
+nothing was written to `__transaction_state` between 1 and 4, the markers that the logs have are those of decisions
+that the backup has, and each complete transaction has all its markers. A decision without all its markers is finished
+by the coordinator of the restored appliance, as after a crash. If something was written, the copies are taken again.
+
+A stopped appliance says the same in its state files, if it was stopped cleanly. Its data directory is locked meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from appliance.channels import runtime_directory
+from appliance.channels.metadata_image import ImageReader
+from appliance.channels.partition_table import (
+    FILES_VERSION,
+    HIGH_WATERMARK,
+    LOG_START,
+    RESTART_LOG_END,
+    ROW_WORDS,
+    SERVING_INCARNATION,
+    SLOT_WORDS,
+    WATERMARK_INCARNATION,
+)
+from appliance.channels.wiring import IMAGE
+from appliance.cluster import TRANSACTION_STATE, ClusterImage, TopicPartition, is_internal
+from appliance.control.store.embedded_store import DATABASE_NAME
+from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
+from appliance.ipc.shared_memory import Region
+from appliance.log.checkpoint import read_offsets
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import META_PROPERTIES, RECOVERY_POINTS, parse_partition_directory_name
+from appliance.log.known_directories import KnownDirectories
+from appliance.log.lock_file import open_lock_file
+from appliance.log.meta_properties import read_properties
+from appliance.log.partition_metadata import read_topic_id
+from appliance.log.partition_state import FILE_BYTES, STATE, Mode, PartitionState, decode
+
+LOCK: Final = ".lock"
+RUN_FILE: Final = "run.json"
+PATIENCE_S: Final = 30.0
+QUIET_TRIES: Final = 20_000
+_NAMED_MAX: Final = 5
+_PAUSE_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CutPartition:
+    """A partition at the moment: records in `[log_start, high_watermark)`, in the files of `directory`.
+
+    `files_version` is that of the partition table; 0 if the appliance is stopped.
+    """
+
+    name: TopicPartition
+    topic_id: UUID
+    replicas: tuple[int, ...]
+    log_start: int
+    high_watermark: int
+    directory: Path
+    recovery_point: int
+    row: int = -1
+    files_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The moment. `database` is the content of `metadata.db`; `slots` has the `meta.properties` of each slot."""
+
+    cluster_id: str
+    database: bytes
+    partitions: tuple[CutPartition, ...]
+    slots: Mapping[int, bytes]
+    created_ms: int
+
+
+class MetadataMoved(Exception):
+    """The metadata changed while the cut was made; make it again."""
+
+
+@contextmanager
+def opened(data_dir: Path) -> Iterator[RunningSource | StoppedSource]:
+    """The appliance on a data directory, running or stopped; a stopped one cannot start in the body.
+
+    Raises:
+        OperatorFault: this is no data directory, its metadata are in ZooKeeper, or this user may not read it.
+        HostFault: the appliance stopped just now.
+    """
+    try:
+        if not (data_dir / DATABASE_NAME).exists():
+            if (data_dir / "zookeeper.sessions").exists():
+                raise OperatorFault(
+                    f"the metadata of {data_dir} are in ZooKeeper; only an appliance with metadata.store = embedded can"
+                    " be backed up"
+                )
+            raise OperatorFault(
+                f"{data_dir} is no data directory of an appliance: {DATABASE_NAME} is not there"
+            )
+        owner = data_dir.stat().st_uid
+        if os.geteuid() not in (0, owner):
+            raise PermissionError
+        facts = _run_facts(data_dir)
+        pid = facts.get("pid")
+        memory = runtime_directory.find(data_dir, owner=owner, pid=pid if isinstance(pid, int) else None)
+    except PermissionError:
+        raise OperatorFault(
+            f"this user cannot read {data_dir}: run the command as the appliance's own user or as root"
+        ) from None
+    with storage_faults(data_dir):
+        lock = open_lock_file(data_dir / LOCK, writable=False)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if memory is None or not facts:
+                raise HostFault(f"the appliance on {data_dir} is starting or stopping; try again") from None
+            with closing(RunningSource(data_dir, memory, owner, facts)) as source:
+                yield source
+            return
+        yield StoppedSource(data_dir)
+    finally:
+        os.close(lock)
+
+
+class RunningSource:
+    """An appliance that runs, through its shared memory, which is mapped read-only."""
+
+    __slots__ = ("_directories", "_image", "_pointer", "_table", "data_dir")
+
+    def __init__(self, data_dir: Path, memory: Path, owner: int, facts: Mapping[str, Any]) -> None:
+        self.data_dir = data_dir
+        self._pointer = Region.open(f"{memory}/{IMAGE}", owner=owner, writable=False)
+        self._table = Region.open(f"{memory}/partitions", owner=owner, writable=False)
+        self._image = ImageReader(memory, self._pointer.view, owner=owner)
+        self._directories = [[Path(each) for each in slot] for slot in facts["log_dirs"]]
+
+    def close(self) -> None:
+        self._pointer.close()
+        self._table.close()
+
+    @property
+    def log_directories(self) -> list[Path]:
+        return [directory for slot in self._directories for directory in slot]
+
+    def cut(self) -> Cut:
+        """Make the cut, at most PATIENCE_S after the call.
+
+        Raises:
+            HostFault: partitions have no leader or are not recovered, or the metadata change all the time.
+            StorageFault: the metadata cannot be read.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._cut()
+            except (MetadataMoved, HostFault) as fault:
+                if time.monotonic() > deadline:
+                    if isinstance(fault, HostFault):
+                        raise
+                    raise HostFault(f"the metadata changed all the time for {PATIENCE_S:.0f} s") from fault
+                time.sleep(_PAUSE_S)
+
+    def _cut(self) -> Cut:
+        image = self._image.current()
+        if image is None:
+            raise HostFault("the appliance has not published its metadata yet; try again")
+        database = copied_database(self.data_dir / DATABASE_NAME)
+        created_ms, watermarks, rows = self._watermarks(image)
+        if self._image.version != image.version:
+            raise MetadataMoved
+        points: dict[Path, Mapping[TopicPartition, int]] = {}
+        partitions = []
+        for topic in image.topics.values():
+            for each in topic.partitions:
+                name = TopicPartition(topic.name, each.partition)
+                log_start, version = rows[each.row, LOG_START], rows[each.row, FILES_VERSION]
+                directory = self._directory_of(name, each.leader)
+                if directory is None:
+                    if watermarks[name]:
+                        raise HostFault(
+                            f"the files of {name} are not there; its log directory may have failed"
+                        )
+                    continue
+                if version % 2:
+                    raise MetadataMoved
+                if directory.parent not in points:
+                    points[directory.parent] = recovery_points(directory.parent)
+                partitions.append(
+                    CutPartition(
+                        name=name,
+                        topic_id=topic.topic_id,
+                        replicas=each.replicas,
+                        log_start=min(log_start, watermarks[name]),
+                        high_watermark=watermarks[name],
+                        directory=directory,
+                        recovery_point=points[directory.parent].get(name, 0),
+                        row=each.row,
+                        files_version=version,
+                    )
+                )
+        slots = {
+            slot: (directories[0] / META_PROPERTIES).read_bytes()
+            for slot, directories in enumerate(self._directories)
+            if (directories[0] / META_PROPERTIES).exists()
+        }
+        return Cut(image.cluster_id, database, tuple(partitions), slots, created_ms)
+
+    def has_same_files(self, partition: CutPartition) -> bool:
+        """Whether the names of its segments still mean the files of the cut."""
+        at = partition.row * self._row_words + FILES_VERSION
+        return bool(self._cells[at] == partition.files_version)
+
+    @property
+    def _row_words(self) -> int:
+        return ROW_WORDS + SLOT_WORDS * len(self._directories)
+
+    @property
+    def _cells(self) -> memoryview:
+        return self._table.view.cast("B").cast("q")
+
+    def _watermarks(
+        self, image: ClusterImage
+    ) -> tuple[int, dict[TopicPartition, int], dict[tuple[int, int], int]]:
+        """The wall clock, the high watermarks, and log starts and files versions by row."""
+        transactions, internal, others = [], [], []
+        for topic in image.topics.values():
+            for each in topic.partitions:
+                entry = (TopicPartition(topic.name, each.partition), each.row, each.incarnation)
+                if topic.name == TRANSACTION_STATE:
+                    transactions.append(entry)
+                elif is_internal(topic.name):
+                    internal.append(entry)
+                else:
+                    others.append(entry)
+        every = [*transactions, *internal, *others]
+        words = self._row_words
+        length = (max((row for _, row, _ in every), default=-1) + 1) * words
+        cells = self._cells[:length]
+        for _ in range(QUIET_TRIES):
+            first = bytes(cells)
+            second = bytes(cells)
+            third = bytes(cells)
+            tables = [memoryview(each).cast("q") for each in (first, second, third)]
+            marks = [
+                [table[row * words + HIGH_WATERMARK] for _, row, _ in transactions]
+                for table in (tables[0], tables[2])
+            ]
+            if marks[0] == marks[1]:
+                break
+        else:
+            raise HostFault("transactions end all the time; the cut was not made")
+        created_ms = time.time_ns() // 1_000_000
+        self._check_led(every, tables)
+        found = {name: tables[0][row * words + HIGH_WATERMARK] for name, row, _ in [*transactions, *internal]}
+        found |= {name: tables[1][row * words + HIGH_WATERMARK] for name, row, _ in others}
+        rows = {
+            (row, word): tables[1][row * words + word]
+            for _, row, _ in every
+            for word in (LOG_START, FILES_VERSION)
+        }
+        return created_ms, found, rows
+
+    def _check_led(self, every: list[tuple[TopicPartition, int, int]], tables: list[memoryview]) -> None:
+        """Raises HostFault where a partition has no leader, or its high watermark is from a checkpoint still."""
+        words = self._row_words
+        without = [
+            str(name)
+            for name, row, incarnation in every
+            for table in tables
+            if table[row * words + SERVING_INCARNATION] != incarnation
+            or table[row * words + WATERMARK_INCARNATION] != incarnation
+            or table[row * words + HIGH_WATERMARK] < table[row * words + RESTART_LOG_END]
+        ]
+        if without:
+            names = list(dict.fromkeys(without))
+            more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+            raise HostFault(
+                f"partitions have no leader, or it is not ready: {', '.join(names[:_NAMED_MAX])}{more};"
+                " see `appliance partitions list --unavailable`"
+            )
+
+    def _directory_of(self, name: TopicPartition, slot: int) -> Path | None:
+        if not 0 <= slot < len(self._directories):
+            raise MetadataMoved
+        found = [each / str(name) for each in self._directories[slot] if (each / str(name)).is_dir()]
+        if len(found) > 1:  # an interrupted move between directories has left one
+            found.sort(key=lambda each: state.sequence if (state := read_state(each)) else -1)
+        return found[-1] if found else None
+
+
+class StoppedSource:
+    """A data directory whose appliance is stopped, and stays so."""
+
+    __slots__ = ("data_dir",)
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+
+    @property
+    def log_directories(self) -> list[Path]:
+        return [directory for directories in self._directories().values() for directory in directories]
+
+    def has_same_files(self, partition: CutPartition) -> bool:
+        """Nobody writes them."""
+        return True
+
+    def cut(self) -> Cut:
+        """What the state files say.
+
+        Raises:
+            OperatorFault: a log was not closed cleanly.
+            StorageFault: a file cannot be read. CorruptFile: one does not parse.
+        """
+        slots: dict[int, bytes] = {}
+        best: dict[TopicPartition, tuple[tuple[bool, int, int], CutPartition]] = {}
+        holders: dict[TopicPartition, set[int]] = {}
+        cluster = ""
+        for slot, directories in sorted(self._directories().items()):
+            for directory in directories:
+                with storage_faults(directory):
+                    names = sorted(os.listdir(directory))
+                    if META_PROPERTIES in names:
+                        slots.setdefault(slot, (directory / META_PROPERTIES).read_bytes())
+                        cluster = read_properties(directory / META_PROPERTIES).get("cluster.id", cluster)
+                points = recovery_points(directory)
+                for name in filter(None, map(parse_partition_directory_name, names)):
+                    found = _stopped_partition(directory / str(name), name, points.get(name, 0))
+                    if found is not None:
+                        holders.setdefault(name, set()).add(slot)
+                        best[name] = max(best.get(name, found), found, key=lambda each: each[0])
+        partitions = tuple(
+            CutPartition(
+                each.name,
+                each.topic_id,
+                tuple(sorted(holders[each.name])),
+                each.log_start,
+                each.high_watermark,
+                each.directory,
+                each.recovery_point,
+            )
+            for _, each in sorted(best.values(), key=lambda found: found[1].name)
+        )
+        if not slots:
+            raise OperatorFault(f"{self.data_dir} has no log directory")
+        database = copied_database(self.data_dir / DATABASE_NAME)
+        return Cut(cluster, database, partitions, slots, time.time_ns() // 1_000_000)
+
+    def _directories(self) -> dict[int, list[Path]]:
+        found: dict[int, list[Path]] = {}
+        for path in self.data_dir.glob("slot-*.log-dirs.json"):
+            number = path.name.removeprefix("slot-").removesuffix(".log-dirs.json")
+            if number.isdigit():
+                found[int(number)] = KnownDirectories(path).paths
+        for path in self.data_dir.glob("slot-*"):
+            number = path.name.removeprefix("slot-")
+            if number.isdigit() and path.is_dir():
+                found.setdefault(int(number), [path])
+        return found
+
+
+def _stopped_partition(
+    directory: Path, name: TopicPartition, recovery_point: int
+) -> tuple[tuple[bool, int, int], CutPartition] | None:
+    topic_id, state = read_topic_id(directory), read_state(directory)
+    if topic_id is None or state is None:
+        return None  # it never had a record
+    if state.mode is not Mode.CLOSED:
+        raise OperatorFault(
+            f"{directory} was not closed cleanly: start the appliance, and back up while it runs or after a clean stop"
+        )
+    cut = CutPartition(name, topic_id, (), state.log_start, state.high_watermark, directory, recovery_point)
+    return (state.leads, state.leader_epoch, state.high_watermark), cut
+
+
+def read_state(directory: Path) -> PartitionState | None:
+    """The state file of a partition's directory; None if there is none, or it is being written for the first time."""
+    try:
+        descriptor = os.open(directory / STATE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        for _ in range(100):
+            if (found := decode(os.pread(descriptor, FILE_BYTES, 0))) is not None:
+                return found
+            time.sleep(0.001)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def recovery_points(directory: Path) -> Mapping[TopicPartition, int]:
+    """The recovery points of a log directory; none where the file is damaged, so that more is read at the start."""
+    try:
+        return read_offsets(directory / RECOVERY_POINTS)
+    except CorruptFile:
+        return {}
+
+
+def copied_database(path: Path) -> bytes:
+    """A consistent copy of an SQLite database that may be in use.
+
+    Raises:
+        StorageFault: it cannot be read. CorruptFile: it is damaged.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(path, timeout=10)) as source,
+            closing(sqlite3.connect(":memory:")) as copy,
+        ):
+            source.backup(copy)
+            (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise CorruptFile(f"{path} is damaged: {found}")
+            return copy.serialize()
+    except sqlite3.DatabaseError as error:
+        kind = StorageFault if isinstance(error, sqlite3.OperationalError) else CorruptFile
+        raise kind(f"{path}: {error}") from error
+
+
+def _run_facts(directory: Path) -> dict[str, Any]:
+    with suppress(FileNotFoundError, ValueError):
+        facts = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+        if isinstance(facts, dict) and isinstance(facts.get("log_dirs"), list):
+            return facts
+    return {}

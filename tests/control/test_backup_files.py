@@ -1,0 +1,216 @@
+"""What a backup copies of a partition's files, and what it believes of a manifest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from appliance.control.backup.manifest import (
+    Manifest,
+    Mark,
+    Piece,
+    StoredFile,
+    StoredPartition,
+    decode,
+    encode,
+)
+from appliance.control.backup.segments import (
+    SegmentGone,
+    end_of_segment,
+    index_of,
+    open_planned,
+    plan_segments,
+)
+from appliance.control.backup.take import _reusable
+from appliance.control.backup.target import DirectoryTarget
+from appliance.errors import CorruptFile, OperatorFault
+from appliance.protocol.records.record import Record, encode_batch
+
+ROOM = bytes(4096)
+
+
+def batches(first: int, count: int) -> list[bytes]:
+    return [encode_batch([Record(value=b"%d" % (first + n))], base_offset=first + n) for n in range(count)]
+
+
+def segment(directory: Path, base: int, count: int, *, index: bytes | None = None, room: bytes = b"") -> int:
+    """Writes a segment of batches of one record each; the bytes of its batches."""
+    content = b"".join(batches(base, count))
+    (directory / f"{base:020d}.log").write_bytes(content + room)
+    if index is not None:
+        (directory / f"{base:020d}.index").write_bytes(index)
+    return len(content)
+
+
+def planned(directory: Path, *, log_start: int, high_watermark: int) -> list[str]:
+    return [
+        each.path.name.lstrip("0") or each.path.name
+        for each in plan_segments(directory, log_start=log_start, high_watermark=high_watermark)
+    ]
+
+
+def end(directory: Path, base: int, below: int) -> int:
+    (file,) = [
+        each
+        for each in plan_segments(directory, log_start=base, high_watermark=below)
+        if each.path.name == f"{base:020d}.log"
+    ]
+    descriptor = open_planned(file)
+    try:
+        index = index_of(file, [])
+        return end_of_segment(
+            descriptor, index, base_offset=base, below=below, length_bytes=os.fstat(descriptor).st_size
+        )
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("room", [b"", ROOM])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_segment_ends_at_the_high_watermark_or_at_its_last_batch(
+    tmp_path: Path, indexed: bool, room: bytes
+) -> None:
+    lengths = [len(each) for each in batches(100, 20)]
+    entries = b"".join(pack(">II", n, sum(lengths[:n])) for n in range(4, 20, 4))
+    whole = segment(tmp_path, 100, 20, index=entries + ROOM if indexed else None, room=room)
+    assert whole == sum(lengths)
+    for below in (101, 104, 105, 112, 119, 120):
+        assert end(tmp_path, 100, below) == sum(lengths[: below - 100])
+    assert end(tmp_path, 100, 500) == whole, "the room behind the last batch is no part of it"
+
+
+def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
+    lengths = [len(each) for each in batches(0, 10)]
+    lies = pack(">II", 3, 17) + pack(">II", 4, 1 << 30) + pack(">II", 2, lengths[0])
+    segment(tmp_path, 0, 10, index=lies)
+    assert end(tmp_path, 0, 5) == sum(lengths[:5])
+
+
+def test_torn_batch_at_the_end_is_left_out(tmp_path: Path) -> None:
+    whole = segment(tmp_path, 0, 3, room=batches(3, 1)[0][:-1])
+    assert end(tmp_path, 0, 10) == whole
+
+
+def test_plan_has_what_readers_may_read(tmp_path: Path) -> None:
+    for base in (0, 10, 20, 30):
+        segment(tmp_path, base, 10, index=b"")
+        (tmp_path / f"{base:020d}.timeindex").touch()
+        (tmp_path / f"{base:020d}.snapshot").touch()
+    (tmp_path / f"{40:020d}.log.deleted").touch()
+    (tmp_path / ".state").touch()
+    assert planned(tmp_path, log_start=12, high_watermark=25) == [
+        "10.log",
+        "10.index",
+        "10.timeindex",
+        "20.log",
+        "20.snapshot",
+    ]
+    assert planned(tmp_path, log_start=0, high_watermark=10)[-2:] == [
+        f"{0:020d}.log".lstrip("0"),
+        "10.snapshot",
+    ]
+    assert planned(tmp_path, log_start=30, high_watermark=30)[0] == "30.log", (
+        "its name says where the log begins"
+    )
+    (tmp_path / f"{0:020d}.log").unlink()
+    with pytest.raises(CorruptFile, match="log start"):
+        plan_segments(tmp_path, log_start=3, high_watermark=25)
+
+
+def test_file_is_found_by_its_inode_after_compaction_and_missed_after_removal(tmp_path: Path) -> None:
+    segment(tmp_path, 0, 5)
+    (file,) = plan_segments(tmp_path, log_start=0, high_watermark=5)
+    content = file.path.read_bytes()
+    file.path.rename(file.path.with_name(file.path.name + ".deleted"))
+    segment(tmp_path, 0, 1)
+    descriptor = open_planned(file)
+    assert os.pread(descriptor, 1 << 20, 0) == content
+    os.close(descriptor)
+    file.path.with_name(file.path.name + ".deleted").unlink()
+    with pytest.raises(SegmentGone):
+        open_planned(file)
+
+
+MARK = Mark(1, 2, 3, 4)
+PIECES = (Piece("data/a-0/0.log.0.x", 100, "00"),)
+
+
+@pytest.mark.parametrize(
+    ("known", "mark", "length", "reused"),
+    [
+        (StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True), Mark(1, 2, 9, 4), 150, True),
+        (StoredFile("0.log", 100, PIECES, mark=MARK), MARK, 100, True),
+        (StoredFile("0.log", 100, PIECES, mark=MARK), Mark(1, 2, 9, 4), 100, False),  # repaired in place
+        (
+            StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True),
+            Mark(1, 2, 3, 5),
+            150,
+            False,
+        ),  # truncated
+        (
+            StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True),
+            Mark(1, 7, 3, 4),
+            150,
+            False,
+        ),  # another file
+        (StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True), MARK, 50, False),
+        (StoredFile("0.log", 100, PIECES * 200, mark=MARK, is_open=True), MARK, 150, False),
+        (None, MARK, 100, False),
+    ],
+)
+def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
+    known: StoredFile | None, mark: Mark, length: int, reused: bool
+) -> None:
+    assert bool(_reusable(known, mark, length)) == reused
+
+
+def manifest(*, file: str = "0.log", piece: str = "data/a-0/0.log.0.x", topic: str = "a") -> bytes:
+    stored = StoredFile(file, 100, (Piece(piece, 100, "00"),))
+    partition = StoredPartition(topic, 0, "id", (0,), 0, 5, 0, (stored,))
+    return encode(Manifest("20260101T000000.000Z", "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
+
+
+def test_manifest_is_read_back() -> None:
+    found = decode(manifest(), "m")
+    assert found.length_bytes == 100
+    assert found.slots == {0: b"x"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}\n",
+        manifest()[:-70],
+        manifest().replace(b'"cluster"', b'"another"'),
+        manifest(file="../../etc/passwd"),
+        manifest(file=".."),
+        manifest(piece="/etc/passwd"),
+        manifest(piece="data/../../etc/passwd"),
+        manifest(topic="../a"),
+    ],
+)
+def test_manifest_that_is_damaged_or_leads_outside_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptFile):
+        decode(content, "m")
+
+
+def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    with pytest.raises(OperatorFault, match="another backup writes"):
+        DirectoryTarget(tmp_path / "t", writes=True)
+    DirectoryTarget(tmp_path / "t", writes=False).close()
+    target.close()
+    DirectoryTarget(tmp_path / "t", writes=True).close()
+
+
+def test_what_a_killed_backup_was_writing_is_removed(tmp_path: Path) -> None:
+    DirectoryTarget(tmp_path / "t", writes=True).close()
+    part = tmp_path / "t" / "data" / "a-0" / "0.log.0.x.part"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    DirectoryTarget(tmp_path / "t", writes=True).close()
+    assert not part.exists()

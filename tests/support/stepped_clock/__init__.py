@@ -1,0 +1,32 @@
+"""A broker whose wall clock a test can set. Its monotonic clock goes on, as after `settimeofday`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+NS_PER_S: Final = 1_000_000_000
+
+
+class SteppedClock:
+    """Args:
+    path: of a file that the broker's processes map.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.set_ahead(0)
+
+    def wrapper(self) -> tuple[str, ...]:
+        """Return what the command of the broker must be started with."""
+        here = str(Path(__file__).parent)
+        modules = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+        return ("env", f"PYTHONPATH={modules}", f"STEPPED_CLOCK={self._path}")
+
+    def set_ahead(self, seconds: float) -> None:
+        """Set the broker's clock ahead of the host's by so many seconds; negative ones set it back."""
+        mode = "r+b" if self._path.exists() else "wb"
+        with self._path.open(mode) as file:
+            file.write(struct.pack("q", int(seconds * NS_PER_S)))
