@@ -33,6 +33,8 @@ class Appliance(SpawnedBroker):
         if setting.lanes:
             self.options["listeners.zeromq"] = f"ipc://{data_dir / 'zeromq'}"
             self.options["shared.memory.lanes.max"] = str(LANES_MAX)
+        if setting.delayed:
+            self.options["services.processes"] = "1"
         if setting.secure:
             users = data_dir / "users.toml"
             data_dir.mkdir(parents=True, exist_ok=True)

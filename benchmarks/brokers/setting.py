@@ -28,6 +28,8 @@ class Setting:
     """Both also listen with TLS, and with SASL with and without it; one user of PLAIN; an authorizer."""
     lanes: bool = False
     """Ours also listens for ZeroMQ by ipc and gives shared-memory lanes."""
+    delayed: bool = False
+    """Ours has a services process. Beside Kafka, the cases of delayed records run a delay service of their own."""
     slots: int = 1
     """Broker slots of ours, brokers of Kafka's; topics have as many replicas."""
     rounds: int = 99
@@ -80,6 +82,12 @@ SECURE = Setting(
     secure=True,
     warm_up_share=0.65,
 )
+DELAYED = Setting(
+    "delayed",
+    "ours has one services process; beside Kafka runs a delay service in Python",
+    delayed=True,
+    warm_up_share=0.65,
+)
 SETTINGS: dict[str, Setting] = {
-    setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS, LANES, SECURE)
+    setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS, LANES, SECURE, DELAYED)
 }
