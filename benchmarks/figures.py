@@ -266,6 +266,25 @@ def _local_reading(case: str) -> Iterator[Figure]:
         yield Figure(f"{case}.{name}_reader_cpu_s_per_gb", f"{title}: reader's processor", "CPU s/GB", LESS)
 
 
+def _observed() -> Iterator[Figure]:
+    """What the message audit and traces cost a stream."""
+    for way, title in (
+        ("plain", "no audit, no trace"),
+        ("audit", "audit"),
+        ("ids", "audit with ids"),
+        ("trace", "trace of 1 in 100 keys"),
+    ):
+        yield Figure(f"observed_1k.{way}_in_mb_s", f"1 KiB records in, {title}", "MB/s", MORE)
+        yield Figure(
+            f"observed_1k.{way}_services_cpu_s_per_gb",
+            f"1 KiB records in, {title}: services process",
+            "CPU s/GB",
+            LESS,
+        )
+        if way != "plain":
+            yield Figure(f"observed_1k.{way}_cost", f"1 KiB records in: cost of {title}", "share", LESS)
+
+
 def _secure() -> Iterator[Figure]:
     """What TLS, SASL and ACLs cost."""
     for way, title in (("plain", "plain TCP"), ("tls", "TLS 1.3")):
@@ -501,6 +520,7 @@ FIGURES: tuple[Figure, ...] = (
         ),
         mock=True,
     ),
+    *_under("delayed", "", _observed(), mock=True),
     *_under("secure", "", _secure(), mock=True),
     *_under("delayed", "", _delayed(), mock=True),
     Figure(
