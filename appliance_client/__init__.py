@@ -14,6 +14,7 @@ from appliance_client.admin import Admin
 from appliance_client.consumer import Consumer
 from appliance_client.consumer_core import RebalanceListener
 from appliance_client.errors import ClientError
+from appliance_client.parallel import ParallelConsumer
 from appliance_client.producer import Producer, ProducerRecord
 from appliance_client.values import (
     ConsumerRecord,
@@ -32,6 +33,7 @@ __all__ = [
     "GroupMetadata",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "ParallelConsumer",
     "Producer",
     "ProducerRecord",
     "RebalanceListener",

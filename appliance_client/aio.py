@@ -40,6 +40,7 @@ from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
 from appliance_client.network import Topic
 from appliance_client.options import ConsumerOptions, ProducerOptions, options_of
+from appliance_client.parallel_aio import ParallelConsumer
 from appliance_client.producer import ProducerPipeline, make_sender, offsets_and_group
 from appliance_client.reading import Reading
 from appliance_client.values import (
@@ -50,7 +51,7 @@ from appliance_client.values import (
     TopicPartition,
 )
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Consumer", "ParallelConsumer", "Producer"]
 
 T = TypeVar("T")
 

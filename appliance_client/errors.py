@@ -18,6 +18,7 @@
     ├── BrokerError              the broker answered with an error; `code` is Kafka's
     │   ├── OffsetOutOfRangeError    and auto.offset.reset is none
     │   └── CommitFailedError        the member left its group's generation before the commit
+    ├── ProcessingError          the application's own function failed on `record` (parallel.py)
     ├── NoOffsetError            no committed offset, and auto.offset.reset is none
     └── TransactionError         (`code` is Kafka's where the broker said so)
         ├── TransactionAbortedError  the record was dropped because its transaction was aborted
@@ -31,7 +32,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from appliance.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from appliance_client.values import ConsumerRecord
 
 
 class ClientError(Exception):
@@ -137,6 +143,12 @@ class OffsetOutOfRangeError(BrokerError):
 
 class CommitFailedError(BrokerError):
     """The member is not in this generation of its group any more; its partitions may belong to another one."""
+
+
+class ProcessingError(ClientError):
+    """The application's function failed on `record`; the cause is its error. See `parallel.ParallelConsumer`."""
+
+    record: ConsumerRecord | None = None
 
 
 class NoOffsetError(ClientError):
