@@ -107,7 +107,7 @@ class Console:
     ) -> None:
         """Create a topic."""
         new = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
-        self.admin.create_topics([new])[topic].result(PATIENCE_S)
+        self.admin.create_topics([new], request_timeout=300)[topic].result(PATIENCE_S)
 
     def produce(self, topic: str, records: list[Mapping[str, Any]]) -> None:
         """Produce records, given as arguments of confluent-kafka's `produce`."""
