@@ -107,7 +107,7 @@ class Console:
     ) -> None:
         """Create a topic."""
         new = NewTopic(topic, partitions, replicas, config=dict(configs or {}))
-        self.admin.create_topics([new])[topic].result(PATIENCE_S)
+        self.admin.create_topics([new], request_timeout=300)[topic].result(PATIENCE_S)
 
     def produce(self, topic: str, records: list[Mapping[str, Any]]) -> None:
         """Produce records, given as arguments of confluent-kafka's `produce`."""
@@ -136,19 +136,7 @@ class Console:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, str], str]:
         """One request without a browser: status, headers, body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        sent = dict(headers or {})
-        body = None
-        if form is not None:
-            body = urlencode(form)
-            sent["Content-Type"] = "application/x-www-form-urlencoded"
-        try:
-            connection.request(method, path, body, sent)
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            return answer.status, found, answer.read().decode()
-        finally:
-            connection.close()
+        return ask(self.port, method, path, form=form, headers=headers)
 
     def session(self, user: str = ADMIN) -> dict[str, str]:
         """Log in without a browser, and return the header with the cookie."""
@@ -156,6 +144,30 @@ class Console:
         status, headers, body = self.ask("POST", "/login", form=form)
         assert status == 303, body
         return {"Cookie": headers["set-cookie"].partition(";")[0]}
+
+
+def ask(
+    port: int,
+    method: str,
+    path: str,
+    *,
+    form: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, dict[str, str], str]:
+    """One request to the console at a port, without a browser: status, headers, body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    sent = dict(headers or {})
+    body = None
+    if form is not None:
+        body = urlencode(form)
+        sent["Content-Type"] = "application/x-www-form-urlencoded"
+    try:
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, found, answer.read().decode()
+    finally:
+        connection.close()
 
 
 def log_in(opened: Window, user: str) -> None:
