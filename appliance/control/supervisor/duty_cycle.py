@@ -63,7 +63,6 @@ STILLBIRTHS_MAX = 5
 UNKILLABLE_MS = 10_000
 # Of it, others may know what it led as soon as it is certain that it runs no more.
 HELD_LOOK_MS = 1_000
-
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
@@ -423,9 +422,10 @@ class Supervisor:
         """Stop if the terminal of the start was closed; otherwise read the configuration again."""
         if self._had_terminal and not has_terminal():
             self._on_stop_order("the terminal was closed (SIGHUP)")
-        elif self._stopping is None and self._was_ready:
+        elif self._stopping is None:
             # The wiring is for lives to come; those that are there get the controller's image.
-            self._wiring, message = read_again(self._wiring, self._settings_now, self._notifier)
+            notifier = self._notifier if self._was_ready else Notifier()
+            self._wiring, message = read_again(self._wiring, self._settings_now, notifier)
             if message is not None:
                 self._children[CONTROLLER].send(message)
 
