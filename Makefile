@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure wheels deb test-packages build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
+.PHONY: help run test-systemd compiled pure wheels deb test-packages build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ $(VENV)/.installed-test: pyproject.toml
 	@touch $@
 
 # The unit tests over the compiled modules, but those that replace or step through what these do not let them.
+test-systemd: $(VENV)/.installed-test ## boot a Debian root with systemd and check the units in it; needs root
+	@$(BIN)/python scripts/systemd/boot.py $(if $(ONLY),--only $(ONLY))
+
 test-compiled: judges
 	$(COMPILED) -q -m "not slow and not interpreted" $(addprefix --ignore=,$(SHIPPED))
 

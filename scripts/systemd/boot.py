@@ -40,6 +40,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sources", action="store_true", help="do not compile")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="this build, made by scripts/build.py")
     parser.add_argument("--only", default="", help="names of checks, separated by commas")
     parser.add_argument(
         "--upgrade-from", default="", metavar="REV", help="default: the last tag, else 30 commits ago"
@@ -53,7 +54,7 @@ def main() -> int:
         # Mounts of the run end with this process and its children.
         own = ["unshare", "--mount", "--uts", "--ipc", "--propagation", "private", sys.executable, *sys.argv]
         return subprocess.run(own, env={**os.environ, IN_OWN_NAMESPACE: "1"}, check=False).returncode
-    build = REPOSITORY if arguments.sources else _compiled()
+    build = arguments.build or (REPOSITORY if arguments.sources else _compiled())
     with_old = _old_sources(arguments.upgrade_from)
     _mount_layer()
     _install(build, with_old)
@@ -169,7 +170,11 @@ def _boot() -> subprocess.Popen[bytes]:
         binds.append(f"--bind-ro={libraries.resolve()}:/opt/zookeeper")
         if (java := shutil.which("java")) is not None:
             home = Path(java).resolve().parents[1]
-            binds += [f"--bind-ro={home}:/opt/java", *_java_configuration(home)]
+            binds += [
+                f"--bind-ro={home}:/opt/java",
+                # Debian keeps Java's configuration there, behind links.
+                *(f"--bind-ro={each}" for each in Path("/etc").glob("java-*")),
+            ]
     command = [
         *(
             "systemd-nspawn",
@@ -190,13 +195,6 @@ def _boot() -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
     )
-
-
-def _java_configuration(home: Path) -> list[str]:
-    """Debian keeps Java's configuration in /etc, behind links."""
-    links = {each.resolve() for each in (home / "conf", home / "lib" / "security") if each.exists()}
-    etc = {Path(*each.parts[:3]) for each in links if each.parts[1:2] == ("etc",)}
-    return [f"--bind-ro={each}" for each in sorted(etc)]
 
 
 def _leader(machine: subprocess.Popen[bytes]) -> int:

@@ -433,9 +433,10 @@ class Supervisor:
         """Stop if the terminal of the start was closed; otherwise read the configuration again."""
         if self._had_terminal and not has_terminal():
             self._on_stop_order("the terminal was closed (SIGHUP)")
-        elif self._stopping is None and self._was_ready:
+        elif self._stopping is None:
             # The wiring is for lives to come; those that are there get the controller's image.
-            self._wiring, message = read_again(self._wiring, self._settings_now, self._notifier)
+            notifier = self._notifier if self._was_ready else Notifier()
+            self._wiring, message = read_again(self._wiring, self._settings_now, notifier)
             if message is not None:
                 self._children[CONTROLLER].send(message)
 
