@@ -145,8 +145,11 @@ class Fetching:
             if about is None or (about.generation == generation and self.readings.get(about.place) is about):
                 raise error
         self.on_take()
+        now_s = self._core.scheduler.now_s
         readings = [
-            each for each in self.readings.values() if not each.paused and each.has_records and not each.held
+            each
+            for each in self.readings.values()
+            if not each.paused and each.has_records and not each.held and each.not_before_s <= now_s
         ]
         if not readings:
             return readings
