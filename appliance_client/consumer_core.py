@@ -316,6 +316,8 @@ class ConsumerCore:
             await self._learn_order({place.topic for place in places})
             for place, committed in found.items():
                 self._wait(place, self.ordered.found(place, committed))
+                if place.topic in self.ordered.rules:
+                    self.fetching.single.add(place)
         return found
 
     # ── the order of a partition ─────────────────────────────────────────────────────────────────────────
@@ -385,6 +387,8 @@ class ConsumerCore:
             ordered.give(place, first)
             plan.given[place] = [first]
             plan.next_offsets[place] = first.offset + 1
+        for place in records:
+            (self.fetching.single.add if place in plan.next_offsets else self.fetching.single.discard)(place)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
         return plan if plan.marks or plan.dead or plan.next_offsets else None

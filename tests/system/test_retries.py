@@ -505,7 +505,9 @@ def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_the_rest_is_pr
 def test_a_group_that_asks_for_the_order_gets_what_follows_a_failed_record_after_it(
     broker: Appliance,
 ) -> None:
-    retry = create(broker, "order", options=("--levels", "300ms,600ms", "--max", "2", "--ordered"))
+    retry = create(
+        broker, "order", "in-order", options=("--levels", "300ms,600ms", "--max", "2", "--ordered")
+    )
     client = producer(broker)
     for value in (b"0", b"fails twice", b"1", b"always fails", b"2"):
         sent(client, "order", value, partition=0)
@@ -520,7 +522,7 @@ def test_a_group_that_asks_for_the_order_gets_what_follows_a_failed_record_after
         with appliance_client.Consumer(
             "order",
             bootstrap_servers=broker.address,
-            group_id="g",
+            group_id="in-order",
             retry_topics=True,
             auto_offset_reset="earliest",
         ) as consumer:
@@ -544,12 +546,12 @@ def test_a_group_that_asks_for_the_order_gets_what_follows_a_failed_record_after
     assert times[1] - times[0] >= 0.3
     assert times[2] - times[1] >= 0.6
     assert b"elsewhere" in [value for _, value in seen]
-    (dead,) = read(broker, "order.g.dlq", 1, more_s=0.3)
+    (dead,) = read(broker, "order.in-order.dlq", 1, more_s=0.3)
     assert (dead.value(), headers_of(dead)["__dlq.errors.delivery.count"]) == (b"always fails", "3")
 
 
 def test_an_asyncio_consumer_keeps_the_order(broker: Appliance) -> None:
-    create(broker, "async-order", options=("--levels", "300ms", "--max", "5", "--ordered"))
+    create(broker, "async-order", "in-order", options=("--levels", "300ms", "--max", "5", "--ordered"))
     client = producer(broker)
     for value in (b"fails", b"after"):
         sent(client, "async-order", value, partition=0)
@@ -559,7 +561,7 @@ def test_an_asyncio_consumer_keeps_the_order(broker: Appliance) -> None:
         async with aio.Consumer(
             "async-order",
             bootstrap_servers=broker.address,
-            group_id="g",
+            group_id="in-order",
             auto_offset_reset="earliest",
             retry_topics=True,
             enable_auto_commit=False,
