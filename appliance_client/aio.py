@@ -278,9 +278,9 @@ class Consumer:
         self._consumer.on_news = self._news.set
         self._closed = False
         retry_topics = self._consumer.retry_topics
-        self._handing_back = (
-            None if retry_topics is None else AsyncHandBack(self._options, retry_topics, Producer)
-        )
+        self._handing_back: AsyncHandBack | None = None
+        if retry_topics is not None:
+            self._handing_back = AsyncHandBack(self._options, retry_topics, Producer, self._keep)
         self._polls = False
         self._given: deque[ConsumerRecord] = deque()
         self._columns: Any = None
@@ -383,10 +383,14 @@ class Consumer:
             self._consumer.fetching, nullcontext(), check_crcs=self._options.check_crcs
         ), SCHEMA
 
+    async def _keep(self, record: ConsumerRecord) -> bool:
+        marks = self._consumer.keep(record)
+        if marks is not None:
+            await self._io.call(self._consumer.mark(marks), None, "mark")
+        return marks is not None
+
     async def _for_retry(self, records: Records, handing_back: AsyncHandBack) -> Records:
-        """As `appliance_client.Consumer._for_retry`."""
-        for each in records.values():
-            handing_back.give_to(each)
+        handing_back.give_to(each for some in records.values() for each in some)
         plan = self._consumer.plan(records)
         if plan is None:
             return records

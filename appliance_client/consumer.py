@@ -57,7 +57,9 @@ class Consumer:
         self._consumer.on_news = self._news.notify_all
         self._closed = False
         retry_topics = self._consumer.retry_topics
-        self._handing_back = None if retry_topics is None else HandBack(self._options, retry_topics, Producer)
+        self._handing_back: HandBack | None = None
+        if retry_topics is not None:
+            self._handing_back = HandBack(self._options, retry_topics, Producer, self._keep)
         self._woken = False
         self._poller: int | None = None
         self._given: Iterator[ConsumerRecord] = iter(())
@@ -174,10 +176,20 @@ class Consumer:
         """`default.api.timeout.ms`."""
         return self._options.default_api_timeout_ms / 1000
 
+    def _keep(self, record: ConsumerRecord) -> bool:
+        """Keep a record that failed, if its group asks for the order; return whether it is kept (`ordered`)."""
+        with self._lock:
+            marks = self._consumer.keep(record)
+        if marks is None:
+            return False
+        self._not_given.pop(TopicPartition(record.topic, record.partition), None)
+        self._io.call(self._consumer.mark(marks), None, "mark")
+        self._io.ring()
+        return True
+
     def _for_retry(self, records: Records, handing_back: HandBack) -> Records:
         """Give the records their methods, and keep back those that kill consumers (`deaths`)."""
-        for each in records.values():
-            handing_back.give_to(each)
+        handing_back.give_to(each for some in records.values() for each in some)
         with self._lock:
             plan = self._consumer.plan(records)
         if plan is None:

@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
+from appliance.protocol.errors import ErrorCode
 from appliance_client.classic_group import ClassicMembership
 from appliance_client.consumer_group import ConsumerGroupMembership
 from appliance_client.core import Core, logger
 from appliance_client.deaths import Deaths, Plan
-from appliance_client.errors import ClientError, IllegalStateError, OptionError
+from appliance_client.errors import ClientError, IllegalStateError, OptionError, error_of
 from appliance_client.fetching import Fetching
 from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
+from appliance_client.ordered import Ordered, rules_of
 from appliance_client.scheduling import Outcome, Task
-from appliance_client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
 __all__ = ["ConsumerCore", "RebalanceListener", "Records", "Turn"]
 
@@ -67,6 +71,7 @@ class ConsumerCore:
         self.retry_topics = RetryTopics(options.group_id or "") if options.retry_topics else None
         # Only a consumer that commits by itself knows what was processed.
         self.deaths = Deaths() if options.retry_topics and options.enable_auto_commit else None
+        self.ordered = Ordered() if options.retry_topics else None
         self._names: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
@@ -211,7 +216,8 @@ class ConsumerCore:
         for place in places:
             reading = self.fetching.readings.get(place)
             if reading is not None and reading.position is not None:
-                found[place] = OffsetAndMetadata(reading.position, "", reading.position_epoch)
+                text = "" if self.ordered is None else self.ordered.text(place, reading.position)
+                found[place] = OffsetAndMetadata(reading.position, text, reading.position_epoch)
         return found
 
     def failed(self, error: ClientError) -> None:
@@ -306,15 +312,83 @@ class ConsumerCore:
         if self.deaths is not None:
             for place, committed in found.items():
                 self.deaths.found(place, committed)
+        if self.ordered is not None:
+            await self._learn_order({place.topic for place in places})
+            for place, committed in found.items():
+                self._wait(place, self.ordered.found(place, committed))
+                if place.topic in self.ordered.rules:
+                    self.fetching.single.add(place)
         return found
+
+    # ── the order of a partition ─────────────────────────────────────────────────────────────────────────
+
+    async def _learn_order(self, topics: set[str]) -> None:
+        """Ask whether the group wants the order of these topics. A topic without retries does not."""
+        assert self.ordered is not None
+        assert self.retry_topics is not None
+        for topic in sorted(topics):
+            request = DescribeConfigsRequest(
+                (DescribedResource(ResourceType.TOPIC, self.retry_topics.of(topic)),)
+            )
+            network = self.core.network
+            answer = await network.call(network.any_node(), ApiKey.DESCRIBE_CONFIGS, request)
+            (found,) = answer.results
+            self.ordered.rules.pop(topic, None)
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if found.error_code:
+                raise error_of(found.error_code, found.error_message)
+            rules = rules_of({each.name: each.value for each in found.configs})
+            if rules is not None:
+                self.ordered.rules[topic] = rules
+
+    def _wait(self, place: TopicPartition, wait_s: float) -> None:
+        """Hand nothing of the partition out for so long."""
+        reading = self.fetching.readings.get(place)
+        if reading is not None and wait_s > 0:
+            reading.not_before_s = self.core.scheduler.now_s + wait_s
+            self.core.background(self._wake(wait_s))
+
+    async def _wake(self, wait_s: float) -> None:
+        await self.core.scheduler.sleep(wait_s)
+        self.on_news()
+
+    def keep(self, record: ConsumerRecord) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """Keep a record that has failed, and have it come again; return the mark to commit.
+
+        None if it is to be handed back.
+        """
+        again = None if self.ordered is None else self.ordered.failed(record)
+        if again is None or self.ordered is None:
+            return None
+        place = TopicPartition(record.topic, record.partition)
+        if place not in self.fetching.readings:
+            return {}  # the next consumer gets it
+        self.go_on(place, record.offset)
+        self._wait(place, self.ordered.rules[record.topic].wait_s(again.times))
+        self.core.touch()
+        return {place: OffsetAndMetadata(record.offset, self.ordered.text(place, record.offset))}
 
     # ── records that kill ────────────────────────────────────────────────────────────────────────────────
 
     def plan(self, records: Records) -> Plan | None:
         """What to do with records before they are given; None if nothing is to be done (`deaths`)."""
-        if self.deaths is None or not records:
+        ordered = self.ordered
+        if ordered is None or not records:
             return None
-        plan = self.deaths.plan(records, self.core.scheduler.now_s)
+        kept_in_order = {
+            place: each for place, each in records.items() if each and place.topic in ordered.rules
+        }
+        others = {place: each for place, each in records.items() if place not in kept_in_order}
+        plan = Plan(others, {}, [], {})
+        if self.deaths is not None:
+            plan = self.deaths.plan(others, self.core.scheduler.now_s)
+        for place, (first, *_) in kept_in_order.items():
+            ordered.give(place, first)
+            plan.given[place] = [first]
+            plan.next_offsets[place] = first.offset + 1
+        for place in records:
+            (self.fetching.single.add if place in plan.next_offsets else self.fetching.single.discard)(place)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
         return plan if plan.marks or plan.dead or plan.next_offsets else None

@@ -96,6 +96,7 @@ class Fetching:
         self.readings: dict[TopicPartition, Reading] = {}
         self.from_start: frozenset[str] = frozenset()
         """Topics that are read from their start where nothing is committed, whatever auto.offset.reset says."""
+        self.single: set[TopicPartition] = set()  # of these, one record is taken at a time
         self._errors: deque[tuple[ClientError, Reading | None, int]] = deque()
         self.on_news: Callable[[], None] = lambda: None
         """Called when `take` may have something to give."""
@@ -145,8 +146,11 @@ class Fetching:
             if about is None or (about.generation == generation and self.readings.get(about.place) is about):
                 raise error
         self.on_take()
+        now_s = self._core.scheduler.now_s
         readings = [
-            each for each in self.readings.values() if not each.paused and each.has_records and not each.held
+            each
+            for each in self.readings.values()
+            if not each.paused and each.has_records and not each.held and each.not_before_s <= now_s
         ]
         if not readings:
             return readings
@@ -166,7 +170,7 @@ class Fetching:
         left = records_max
         for reading in readings:
             try:
-                found = take_from(reading, left, self._options)
+                found = take_from(reading, 1 if reading.place in self.single else left, self._options)
             except Exception as error:
                 if isinstance(error, ClientError):
                     error.partition = reading.place

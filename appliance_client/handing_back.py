@@ -95,15 +95,24 @@ class RetryTopics:
 class _Making:
     """Makes the producer, and what it is to send.
 
-    `deaths` is there if the consumer commits by itself: only then it is known what was processed.
+    Args:
+        make: makes a producer.
+        keep: keeps a record, if the group asks for the order, and returns whether it did (`ordered`).
     """
 
-    __slots__ = ("_make", "_options", "_producer", "_topics")
+    __slots__ = ("_keep", "_make", "_options", "_producer", "_topics")
 
-    def __init__(self, options: ConsumerOptions, topics: RetryTopics, make: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        topics: RetryTopics,
+        make: Callable[..., Any],
+        keep: Callable[[ConsumerRecord], Any],
+    ) -> None:
         self._options = options
         self._topics = topics
         self._make = make
+        self._keep = keep
         self._producer: Any = None
 
     def give_to(self, records: Iterable[ConsumerRecord]) -> None:
@@ -130,12 +139,16 @@ class _Making:
 class HandBack(_Making):
     """For the sync consumer."""
 
-    def hand_back(self, record: ConsumerRecord, reason: Reason, is_dead: bool) -> RecordMetadata:
-        """Return when the broker has the record.
+    __slots__ = ()
+
+    def hand_back(self, record: ConsumerRecord, reason: Reason, is_dead: bool) -> RecordMetadata | None:
+        """Return when the broker has the record; None if it is kept.
 
         Raises:
             ClientError: it was refused; the record is still the consumer's.
         """
+        if not is_dead and self._keep(record):
+            return None
         sent: RecordMetadata = self.producer().send(*self.to_send(record, reason, is_dead)).get()
         return sent
 
@@ -147,8 +160,12 @@ class HandBack(_Making):
 class AsyncHandBack(_Making):
     """For the asyncio consumer."""
 
-    async def hand_back(self, record: ConsumerRecord, reason: Reason, is_dead: bool) -> RecordMetadata:
+    __slots__ = ()
+
+    async def hand_back(self, record: ConsumerRecord, reason: Reason, is_dead: bool) -> RecordMetadata | None:
         """As `HandBack.hand_back`."""
+        if not is_dead and await self._keep(record):
+            return None
         sent = await self.producer().send(*self.to_send(record, reason, is_dead))
         found: RecordMetadata = await sent
         return found

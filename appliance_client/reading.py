@@ -50,6 +50,7 @@ class Reading:
         "log_start_offset",
         "look_s",
         "next_after_ready",
+        "not_before_s",
         "paused",
         "place",
         "position",
@@ -90,6 +91,8 @@ class Reading:
         self.look_s: float | None = None
         """When to look at its files again, which had nothing more, if nothing is heard of them."""
         self.retry_at_s = 0.0
+        self.not_before_s = 0.0
+        """Before this time nothing of it is handed out (`ordered`)."""
         self.failures = 0
 
     def seek(self, offset: int, epoch: int = -1) -> None:

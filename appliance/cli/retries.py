@@ -20,6 +20,7 @@ from appliance.config.retry_configs import (
     RETRY_GROUP,
     RETRY_LEVELS,
     RETRY_MAX,
+    RETRY_ORDERED,
     RETRY_TOPIC,
 )
 from appliance.config.sections.services import level_delays_ms
@@ -58,6 +59,11 @@ def retries() -> None:
     help="How often a record is delivered again. After one more failure it is a dead letter.",
 )
 @click.option(
+    "--ordered",
+    is_flag=True,
+    help="Records that follow a failed one in its partition wait for it. Needs the native client.",
+)
+@click.option(
     "--keep",
     "keep_ms",
     metavar="DURATION",
@@ -69,7 +75,15 @@ def retries() -> None:
 @json_option
 @client_options
 def enable(
-    *, group: str, topic: str, levels: str, retries_max: int, keep_ms: int, as_json: bool, bootstrap: str
+    *,
+    group: str,
+    topic: str,
+    levels: str,
+    retries_max: int,
+    ordered: bool,
+    keep_ms: int,
+    as_json: bool,
+    bootstrap: str,
 ) -> None:
     """Let the consumers of GROUP hand back records of TOPIC. Run it again to change the levels.
 
@@ -93,6 +107,7 @@ def enable(
         RETRY_TOPIC: topic,
         RETRY_LEVELS: ",".join(names),
         RETRY_MAX: str(retries_max),
+        RETRY_ORDERED: str(ordered).lower(),
         RETRY_DEAD_LETTERS: dead,
     }
     known = topic_configs(client, [name for name in (retry, dead) if name in existing])
@@ -150,6 +165,8 @@ def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
     click.echo(f"  dead-letter topic  {found.dead_letter_topic}")
     click.echo(f"  levels             {', '.join(found.levels)}")
     click.echo(f"  delivered again    {found.retries_max} times at most")
+    if found.is_ordered:
+        click.echo("  order              records that follow a failed one wait for it")
     if found.fault:
         click.echo(f"  fault              {found.fault}")
 

@@ -16,6 +16,7 @@ from appliance.config.retry_configs import (
     RETRY_GROUP,
     RETRY_LEVELS,
     RETRY_MAX,
+    RETRY_ORDERED,
     RETRY_TOPIC,
 )
 from appliance.protocol.retry_names import dead_letter_topic, retry_topic
@@ -37,6 +38,7 @@ class Retries:
     levels: tuple[str, ...]
     retries_max: int
     is_enabled: bool
+    is_ordered: bool
     fault: str
 
     def as_json(self) -> dict[str, Any]:
@@ -48,6 +50,7 @@ class Retries:
             "levels": list(self.levels),
             "max": self.retries_max,
             "enabled": self.is_enabled,
+            "ordered": self.is_ordered,
             "fault": self.fault or None,
         }
 
@@ -118,5 +121,6 @@ def _retries(
         tuple(each.strip() for each in configs[RETRY_LEVELS].split(",")),
         int(configs[RETRY_MAX]),
         configs[RETRY_ENABLE].lower() == "true",
+        configs[RETRY_ORDERED].lower() == "true",
         fault,
     )

@@ -462,6 +462,14 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "retry.ordered",
+        BOOLEAN,
+        False,
+        "Whether records that follow a failed one wait for it. Then consumers keep a failed record, and hand back dead "
+        "ones only. Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "retry.topic",
         STRING,
         "",

@@ -149,7 +149,15 @@ def hand_back(batch: memoryview, rules: Rules, retry: RetryRules, *, now_ms: int
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"the record has {length} bytes; the limit is {RECORD_BYTES_MAX}, and max.message.bytes of the topic",
             )
-        handed_back.append(handed_back_of(decode_one(data, at, header), retry, now_ms=now_ms))
+        handed = handed_back_of(decode_one(data, at, header), retry, now_ms=now_ms)
+        if retry.is_ordered and not (handed.why_dead or handed.history.is_dead or handed.history.is_replay):
+            raise RefusedDelay(
+                index,
+                ErrorCode.POLICY_VIOLATION,
+                f"the group {retry.group!r} asks for the order (retry.ordered): its consumers keep a failed record, "
+                "and hand back only dead ones (retry.dead)",
+            )
+        handed_back.append(handed)
         at = body + length
     return Division(
         kept_batch(header, [], max_timestamp_ms=b.NO_TIMESTAMP, now_ms=now_ms),

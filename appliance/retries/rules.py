@@ -18,6 +18,7 @@ from appliance.config.retry_configs import (
     RETRY_GROUP,
     RETRY_LEVELS,
     RETRY_MAX,
+    RETRY_ORDERED,
     RETRY_TOPIC,
 )
 from appliance.config.sections.services import level_delays_ms
@@ -48,6 +49,7 @@ class RetryRules(NamedTuple):
     retries_max: int
     is_enabled: bool
     dead_letters: DeadLetters | None
+    is_ordered: bool = False
 
 
 def is_retry_topic(configs: Mapping[str, str]) -> bool:
@@ -79,6 +81,7 @@ def rules_of(
         int(configs[RETRY_MAX]),
         configs[RETRY_ENABLE].strip().lower() == "true",
         dead_letters,
+        configs[RETRY_ORDERED].strip().lower() == "true",
     )
 
 

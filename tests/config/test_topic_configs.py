@@ -60,6 +60,7 @@ OWN_DEFAULTS = {
     "retry.group": "",
     "retry.levels": "10s,30s,1m,2m,5m,10m",
     "retry.max": "16",
+    "retry.ordered": "false",
     "retry.topic": "",
     "trace.enable": "false",
     "trace.sample": "0",

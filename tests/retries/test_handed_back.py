@@ -157,6 +157,12 @@ def test_what_is_refused_says_why() -> None:
     with pytest.raises(RefusedDelay, match="disabled") as refused:
         hand_back(batch, SIZES, RULES._replace(is_enabled=False), now_ms=NOW_MS)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    in_order = RULES._replace(is_ordered=True)
+    with pytest.raises(RefusedDelay, match=r"retry\.ordered"):
+        hand_back(batch, SIZES, in_order, now_ms=NOW_MS)
+    for name in ("retry.dead", "retry.replay"):
+        taken = memoryview(encode_batch([Record(b"v", None, (*FIRST, (name, b"true")))]))
+        assert hand_back(taken, SIZES, in_order, now_ms=NOW_MS) is not None
     large = memoryview(encode_batch([Record(b"v" * (3 << 20), None, FIRST)]))
     with pytest.raises(RefusedDelay, match="bytes") as refused:
         hand_back(large, SIZES, RULES, now_ms=NOW_MS)

@@ -500,3 +500,80 @@ def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_the_rest_is_pr
     processed = (tmp_path / "processed").read_bytes().split()
     assert set(processed) == {*(b"%d" % number for number in range(15)), b"last"}
     assert processed.count(b"last") == 1
+
+
+def test_a_group_that_asks_for_the_order_gets_what_follows_a_failed_record_after_it(
+    broker: Appliance,
+) -> None:
+    retry = create(
+        broker, "order", "in-order", options=("--levels", "300ms,600ms", "--max", "2", "--ordered")
+    )
+    client = producer(broker)
+    for value in (b"0", b"fails twice", b"1", b"always fails", b"2"):
+        sent(client, "order", value, partition=0)
+    sent(client, "order", b"elsewhere", partition=1)
+    error = sent(client, retry, b"x", first_place("order", 0, 0))
+    assert error.code() == KafkaError.POLICY_VIOLATION
+    seen: list[tuple[float, bytes]] = []
+    failed = Counter[bytes]()
+
+    def read_until(last: bytes, most: int) -> None:
+        """As one consumer, until `last` was processed, or `most` records were given."""
+        with appliance_client.Consumer(
+            "order",
+            bootstrap_servers=broker.address,
+            group_id="in-order",
+            retry_topics=True,
+            auto_offset_reset="earliest",
+        ) as consumer:
+            for record in consumer:
+                seen.append((time.monotonic(), record.value))
+                most -= 1
+                if b"fails" in record.value and not (b"twice" in record.value and failed[record.value] == 2):
+                    assert int(dict(record.headers).get("retry.attempts") or 0) == failed[record.value]
+                    failed[record.value] += 1
+                    record.retry(ValueError("no"))
+                elif record.value == last:
+                    return
+                if not most:
+                    return
+
+    read_until(b"2", 4)  # and the next consumer goes on
+    read_until(b"2", 99)
+    order = [value for _, value in seen if value != b"elsewhere"]
+    assert order == [b"0", *[b"fails twice"] * 3, b"1", *[b"always fails"] * 3, b"2"]
+    times = [at for at, value in seen if value == b"always fails"]
+    assert times[1] - times[0] >= 0.3
+    assert times[2] - times[1] >= 0.6
+    assert b"elsewhere" in [value for _, value in seen]
+    (dead,) = read(broker, "order.in-order.dlq", 1, more_s=0.3)
+    assert (dead.value(), headers_of(dead)["__dlq.errors.delivery.count"]) == (b"always fails", "3")
+
+
+def test_an_asyncio_consumer_keeps_the_order(broker: Appliance) -> None:
+    create(broker, "async-order", "in-order", options=("--levels", "300ms", "--max", "5", "--ordered"))
+    client = producer(broker)
+    for value in (b"fails", b"after"):
+        sent(client, "async-order", value, partition=0)
+
+    async def run() -> list[bytes]:
+        seen: list[bytes] = []
+        async with aio.Consumer(
+            "async-order",
+            bootstrap_servers=broker.address,
+            group_id="in-order",
+            auto_offset_reset="earliest",
+            retry_topics=True,
+            enable_auto_commit=False,
+        ) as consumer:
+            async for record in consumer:
+                seen.append(record.value)
+                if record.value == b"fails" and len(seen) < 3:
+                    await record.retry("not yet")
+                    continue
+                await consumer.commit()
+                if record.value == b"after":
+                    return seen
+        return seen
+
+    assert asyncio.run(run()) == [b"fails", b"fails", b"fails", b"after"]
