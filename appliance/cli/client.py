@@ -133,7 +133,6 @@ def _has_ipv4(bootstrap: str) -> bool:
     for address in bootstrap.split(","):
         host, _ = split_address(address)
         try:
-            # With librdkafka's flag, by which a host that has nothing but loopback has no IPv4.
             socket.getaddrinfo(host, None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
         except OSError:
             return False
