@@ -7,7 +7,7 @@ behind an older one that was not are processed again. Broadcast, where each cons
 (`assignors.py`).
 
 A rebalance waits for the records of the partitions that go away (`drain_ms` at most), commits what is contiguous of
-them, and drops what was not begun: their next owner begins there.
+them, and drops what has not started: their next owner begins there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ParallelConsumer(RebalanceListener):
         process: called with each record, on any of the threads.
         workers: how many threads.
         order: which records wait for each other: `key`, `partition` or `unordered`.
-        window: records of a partition between the first that is not done and the last that was begun; of a full
+        window: records of a partition between the first that is not done and the last that was fetched; of a full
             partition none are fetched, so this bounds what a restart repeats.
         commit_interval_ms: time between two commits.
         retries: how often a record is tried again, `retry_pause_ms` apart, before it has failed.

@@ -1,6 +1,6 @@
 """Configuration: every option declared once, read from one TOML file and flags, shown to Kafka's clients."""
 
-from appliance.config.client_metrics import describe_client_metrics, validate_client_metrics
+from appliance.config.client_metrics import WrongRange, describe_client_metrics, validate_client_metrics
 from appliance.config.declaration import ConfigSource, ConfigType
 from appliance.config.describe import (
     ConfigEntry,
@@ -34,6 +34,7 @@ __all__ = [
     "MetadataSettings",
     "NetworkSettings",
     "Settings",
+    "WrongRange",
     "describe_all_brokers",
     "describe_broker",
     "describe_client_metrics",

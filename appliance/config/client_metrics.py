@@ -55,6 +55,10 @@ _DEFAULTS: Final = {INTERVAL_MS: str(DEFAULT_INTERVAL_MS), MATCH: "", METRICS: "
 _TYPES: Final = {INTERVAL_MS: ConfigType.INT, MATCH: ConfigType.LIST, METRICS: ConfigType.LIST}
 
 
+class WrongRange(ConfigurationError):
+    """A setting that there is not, or a number out of its range."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What one client is to push, and how often; no metrics: nothing."""
@@ -67,13 +71,14 @@ def validate_client_metrics(configs: Mapping[str, str]) -> None:
     """Refuse what may not be set on a subscription.
 
     Raises:
+        WrongRange: an unknown setting, or an interval out of its range: Kafka has another error for these two.
         ConfigurationError: naming the setting and what is wrong.
     """
-    for name, text in configs.items():
+    for name in configs:
         if name not in _DEFAULTS:
-            raise ConfigurationError(f"Unknown client metrics configuration: {name[:100]}")
-        if name == INTERVAL_MS:
-            _interval_ms(text)
+            raise WrongRange(f"Unknown client metrics configuration: {name[:100]}")
+    if INTERVAL_MS in configs:
+        _interval_ms(configs[INTERVAL_MS])
     _patterns(configs.get(MATCH, ""))
 
 
@@ -81,17 +86,20 @@ def describe_client_metrics(configs: Mapping[str, str]) -> list[ConfigEntry]:
     """Return every setting of a subscription on which `configs` were set, sorted by name."""
     found: list[ConfigEntry] = []
     for name, default in _DEFAULTS.items():
-        synonyms = [ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG)]
+        value, source = default, ConfigSource.DEFAULT_CONFIG
+        synonyms: tuple[ConfigSynonym, ...] = ()
         if name in configs:
-            synonyms.insert(0, ConfigSynonym(name, configs[name], ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG))
+            source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+            value = configs[name] if name == INTERVAL_MS else ",".join(_members(configs[name]))
+            synonyms = (ConfigSynonym(name, value, source),)
         found.append(
             ConfigEntry(
                 name=name,
-                value=configs.get(name, default),
+                value=value,
                 read_only=False,
-                source=synonyms[0].source,
+                source=source,
                 sensitive=False,
-                synonyms=tuple(synonyms),
+                synonyms=synonyms,
                 type=_TYPES[name],
                 documentation=_DOCUMENTATION[name],
             )
@@ -122,10 +130,12 @@ def wanted_of(subscriptions: Iterable[Mapping[str, str]], facts: Mapping[str, st
 def _interval_ms(text: str) -> int:
     sign_less = text.removeprefix("-")
     if not (sign_less.isascii() and sign_less.isdigit() and len(sign_less) <= 10):
-        raise ConfigurationError(f"Invalid value {text[:100]} for {INTERVAL_MS}: it is no whole number")
+        raise ConfigurationError(
+            f"Invalid value {text[:100]} for configuration {INTERVAL_MS}: Not a number of type INT"
+        )
     value = int(text)
     if not INTERVAL_MIN_MS <= value <= INTERVAL_MAX_MS:
-        raise ConfigurationError(
+        raise WrongRange(
             f"Invalid value {value} for {INTERVAL_MS}, interval must be between {INTERVAL_MIN_MS} and"
             f" {INTERVAL_MAX_MS} (1 hour)"
         )
@@ -162,7 +172,7 @@ def _patterns(text: str) -> tuple[tuple[str, Any], ...]:
     found: list[tuple[str, Any]] = []
     for member in members:
         name, equals, regex = (part.strip() for part in member.partition("="))
-        if not equals or name not in CLIENT_FACTS:
+        if not equals or "=" in regex or name not in CLIENT_FACTS:
             raise ConfigurationError(f"Illegal client matching pattern: {member[:100]}")
         try:
             found.append((name, re2.compile(regex, options)))

@@ -9,7 +9,7 @@ Four rows need a reason:
   Produce          advertised from 0 though 0-2 are refused: librdkafka before 2.11.1 asks for v0 before it
                    compresses, and would silently send everything plain (KAFKA-18659).
   ApiVersions      a version above ours is answered in the body of v0 with error 35 and our range (KIP-511).
-  …Telemetry       advertised only with the option client.telemetry, as Apache Kafka does only with a plugin that
+  …Telemetry       advertised only with the option metrics.client.telemetry, as Kafka does only with a plugin that
                    receives client metrics: every client that sees them begins to push.
   InitProducerId   v6 is marked unstable in Kafka 4.3 and therefore not advertised.
 """

@@ -47,6 +47,7 @@ def test_what_kafka_takes_may_be_set() -> None:
         {"match": "client_id"},
         {"match": "name=x"},
         {"match": "client_id=("},
+        {"match": "client_id=a=b"},
         {"match": "client_id=" + "x" * PATTERN_CHARACTERS_MAX},
         {"labels": "x"},
     ],
@@ -90,7 +91,11 @@ def test_a_pattern_that_backtracks_elsewhere_costs_nothing() -> None:
 
 
 def test_it_is_described_with_its_sources() -> None:
-    entries = {each.name: each for each in describe_client_metrics({"interval.ms": "1000"})}
+    configs = {"interval.ms": "1000", "match": "client_id=a, client_source_port=9"}
+    entries = {each.name: each for each in describe_client_metrics(configs)}
     assert list(entries) == ["interval.ms", "match", "metrics"]
     assert entries["interval.ms"].source is ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+    assert [each.value for each in entries["interval.ms"].synonyms] == ["1000"]
+    assert entries["match"].value == "client_id=a,client_source_port=9"
     assert (entries["metrics"].value, entries["metrics"].source) == ("", ConfigSource.DEFAULT_CONFIG)
+    assert entries["metrics"].synonyms == ()

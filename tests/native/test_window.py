@@ -99,7 +99,7 @@ def test_a_record_that_takes_long_fills_the_window() -> None:
     assert not window_.is_full(HERE)
 
 
-def test_a_partition_that_goes_away_and_comes_back_begins_anew() -> None:
+def test_a_partition_that_goes_away_and_comes_back_begins_again() -> None:
     window_ = window()
     window_.add(HERE, [record(0, b"a"), record(1, b"a"), record(2, b"b")])
     running = window_.next()

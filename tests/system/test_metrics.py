@@ -31,7 +31,7 @@ PATIENCE_S: Final = 60
 CONDITIONAL: Final = {
     family.name
     for family in families.ALL
-    if "partition" in family.labels or "audit" in family.name or "identity" in family.name
+    if "partition" in family.labels or any(word in family.name for word in ("audit", "identity", "client_"))
 }
 """Families of options that this broker has not set."""
 

@@ -16,7 +16,8 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
 | INVALID_REQUEST | the empty group id |
 | INVALID_CONFIG | a group takes no such setting or value |
-| INVALID_REQUEST | the empty name of a subscription to client metrics; one takes no such setting or value |
+| INVALID_REQUEST | the empty name of a subscription to client metrics; no such setting; its interval is out of range |
+| INVALID_CONFIG | a subscription takes no such value |
 | POLICY_VIOLATION | more than 1,000 subscriptions |
 | POLICY_VIOLATION | settings for more than 10,000 groups: every process holds them all |
 
@@ -37,6 +38,7 @@ from appliance.channels.control_channel import AlteredResource, ConfigChange
 from appliance.cluster import DELAYED_PREFIX, TopicImage, topic_name_fault
 from appliance.config import (
     GroupSettings,
+    WrongRange,
     topic_config_declarations,
     validate_broker_configs,
     validate_client_metrics,
@@ -53,9 +55,6 @@ from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
 from appliance.protocol.errors import ErrorCode
 
 _OPERATIONS: Final = frozenset(map(int, ConfigOperation))
-_CLIENT_METRICS: Final = {
-    name: Declaration(name=name, type=ConfigType.LIST, default="", doc="") for name in ("metrics", "match")
-}
 _TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
 _OF_DELAYED: Final = frozenset(
     {
@@ -232,11 +231,13 @@ def _client_metrics(resource: AlteredResource, altering: Altering, replace: bool
     if not name:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     before: Mapping[str, str] = {} if replace else stored.get(name, {})
-    configs = _changed(before, resource.changes, declarations=_CLIENT_METRICS)
+    configs = _changed(before, resource.changes, declarations={})
     try:
         validate_client_metrics(configs)
-    except ConfigurationError as refusal:
+    except WrongRange as refusal:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
+    except ConfigurationError as refusal:
+        raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
     if configs and name not in stored and len(stored) >= SUBSCRIPTIONS_MAX:
         raise RejectedRequest(
             ErrorCode.POLICY_VIOLATION,

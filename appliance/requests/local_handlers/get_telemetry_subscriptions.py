@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
 
-Without the option client.telemetry the API is not advertised, and is answered UNKNOWN_SERVER_ERROR, as Kafka without a
-receiver of client metrics does.
+Left out: an answer without the option metrics.client.telemetry. The API is not advertised then, and is answered
+UNKNOWN_SERVER_ERROR. Kafka without a receiver answers, and drops what is pushed.
 """
 
 from __future__ import annotations

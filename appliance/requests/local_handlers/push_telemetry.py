@@ -1,6 +1,8 @@
 """PushTelemetry 0 (KIP-714): the client's metrics go to the metrics process. See `requests.client_telemetry`.
 
-The metrics are not read here. Without the option client.telemetry the answer is UNKNOWN_SERVER_ERROR.
+The metrics are not read here.
+
+Left out: an answer without the option metrics.client.telemetry, as in GetTelemetrySubscriptions.
 """
 
 from __future__ import annotations
