@@ -549,8 +549,8 @@ def zookeeper_order() -> str:
         assert shown("ActiveState") == "active", "a restart of ZooKeeper does not stop the appliance"
         acked(5)
         run("systemctl", "stop", "zookeeper.service", UNIT)
-        stopped = int(shown("InactiveEnterTimestampMonotonic"))
-        assert stopped <= int(shown("InactiveExitTimestampMonotonic", "zookeeper.service")) or stopped <= int(
+        ended = int(shown("InactiveEnterTimestampMonotonic"))
+        assert ended <= int(shown("InactiveExitTimestampMonotonic", "zookeeper.service")) or ended <= int(
             shown("InactiveEnterTimestampMonotonic", "zookeeper.service")
         )
         assert shown("Result") == "success"
