@@ -78,6 +78,11 @@ class ProducerIdBlocks:
         if self._line.ask(AllocateProducerIds()) is not None:
             self._asked_ns = now_ns
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a line, and `hear` reads it."""
+        return self._line is not None
+
     def hear(self) -> None:
         """Take what the controller has sent."""
         if self._line is None:

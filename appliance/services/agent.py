@@ -89,6 +89,8 @@ class ServicesAgent:
             if descriptor == process.supervision_fd and self._running:
                 process.hear(self)
         self._producer_ids.hear()
+        if not self._producer_ids.is_connected:
+            self._controller.receive()  # a message that nobody reads would wake this process again and again
         for peer, reader in list(self._attachment.inbound.items()):
             if peer.kind is RoleKind.IOPROC:
                 self._logs.take(reader.drain())

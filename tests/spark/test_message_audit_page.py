@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pytest
-
 from tests.support.broker import Appliance
 from tests.system.test_message_audit import awaited, consumed, create, produced
 
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
 PAGE: Final = Path(__file__).parents[2] / "docs" / "message-audit.md"
 
 
-def test_the_program_of_the_page_adds_up_what_the_audit_counted(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_of_the_page_adds_up_what_the_audit_counted(tmp_path: Path, spark: SparkSession) -> None:
     (program,) = (
         block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "spark" in block
     )
@@ -32,7 +28,7 @@ def test_the_program_of_the_page_adds_up_what_the_audit_counted(
         awaited(broker, "orders", produced=50, group_billing=50)
     finally:
         broker.stop()
-    monkeypatch.chdir(tmp_path)
+    program = program.replace("./data", str(tmp_path / "data"))
     names: dict[str, Any] = {"spark": spark}
     exec(program, names)
     rows = names["buckets"].where("topic = 'orders'").collect()

@@ -292,3 +292,14 @@ def test_bad_arguments_are_named(broker: Appliance) -> None:
         done = appliance("audit", *arguments, "-b", broker.address)
         assert done.code != 0
         assert why in done.text + done.errors
+
+
+def test_a_services_process_with_nothing_to_do_sleeps(broker: Appliance) -> None:
+    def loops() -> int:
+        rows = processes_of(broker.data_dir.resolve()) or []
+        (found,) = (row["loops"] for row in rows if row["role"] == "services")
+        return int(found)
+
+    before = loops()
+    time.sleep(3)
+    assert loops() - before < 100, "an audit looks once a second"
