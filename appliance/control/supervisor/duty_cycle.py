@@ -55,7 +55,12 @@ from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.memory_shares import MemoryShares
 from appliance.control.supervisor.reloading import read_again
-from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS, has_terminal
+from appliance.control.supervisor.signals import (
+    SUPERVISOR_SIGNALS,
+    give_signals_back,
+    has_terminal,
+    take_signals,
+)
 from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
 from appliance.errors import HostFault
@@ -145,7 +150,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Forks everything, in the order of the roles. Call once, from the main thread."""
-        self._take_signals()
+        take_signals(self._wake_write)
         journal.tell_left_out_by(self._timers.after_ms)
         self._start(self._children.values())
 
@@ -157,7 +162,7 @@ class Supervisor:
             self._watch_workers()
         while any(child.state is not State.GONE for child in self._children.values()):
             self._turn()
-        self._give_signals_back()
+        give_signals_back()
         return self._exit_code
 
     def close(self) -> None:
@@ -552,9 +557,8 @@ class Supervisor:
             child.role,
             child.pid,
         )
-        role = child.role
-        down = PeerDown(role.kind, role.index, role.slot, generation)
-        held = PeerHeld(role.kind, role.index, role.slot, generation)
+        place = (child.role.kind, child.role.index, child.role.slot, generation)
+        down, held = PeerDown(*place), PeerHeld(*place)
         for other in self._children.values():
             if other is not child and other.is_alive:
                 self._tell(other, held if other.role == CONTROLLER else down)
@@ -598,14 +602,3 @@ class Supervisor:
     def _unregister(self, table: dict[int, ChildRecord], descriptor: int) -> None:
         if table.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-
-    def _take_signals(self) -> None:
-        for number in SUPERVISOR_SIGNALS:
-            signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISOR_SIGNALS)
-
-    def _give_signals_back(self) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in SUPERVISOR_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)

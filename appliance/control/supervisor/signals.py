@@ -17,3 +17,18 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def take_signals(wake_write: int) -> None:
+    """Have each of SUPERVISOR_SIGNALS written into a descriptor from now on, as one byte."""
+    for number in SUPERVISOR_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISOR_SIGNALS)
+
+
+def give_signals_back() -> None:
+    """Ignore them from now on."""
+    signal.set_wakeup_fd(-1)
+    for number in SUPERVISOR_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
