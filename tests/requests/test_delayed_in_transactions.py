@@ -174,3 +174,16 @@ def test_nothing_is_stored_for_a_client_that_has_gone(house: Delaying) -> None:
     house.pause_ends()
     assert house.batches() == []
     assert house.holds_nothing
+
+
+def test_records_that_are_ahead_of_a_clock_that_was_set_back_are_made_again(house: Delaying) -> None:
+    pending, stored, batch = house.up_to_storing()
+    before_ms = read_header(batch).base_timestamp_ms
+    house.clock.set_wall(house.clock.now_ms() - 5 * 3_600_000)
+    house.worker_answers(stored, int(ErrorCode.INVALID_TIMESTAMP))
+    house.pause_ends()
+    ((again, made),) = house.batches()
+    assert read_header(made).base_timestamp_ms == before_ms - 5 * 3_600_000
+    house.worker_answers(again)
+    assert house.errors(pending) == [0]
+    assert house.holds_nothing

@@ -82,6 +82,7 @@ _NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_INVALID_TIMESTAMP: Final = int(ErrorCode.INVALID_TIMESTAMP)
 _NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
 _COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
 _ABORTABLE_FROM_VERSION: Final = 11
@@ -400,6 +401,7 @@ class _Storing:
     """The delayed records of one batch on their way: an `AnswerListener`."""
 
     __slots__ = (
+        "_base_offset",
         "_delayed",
         "_has_asked",
         "_left",
@@ -426,6 +428,7 @@ class _Storing:
         self._stored = stored
         self._transactional_id = transactional_id
         self._has_asked = False
+        self._base_offset = base_offset
         self._left = delayed.batches(divided, base_offset)
         self.divided = divided
         self.pending = pending
@@ -489,6 +492,8 @@ class _Storing:
         elif self.divided.division.origin.producer_id < 0 or self.pending.session.closed:
             self._stored(error)
         else:
+            if error == _INVALID_TIMESTAMP:  # the clock was set back by hours since the records were made
+                self._left = self._delayed.batches(self.divided, self._base_offset)[-len(self._left) :]
             self._delayed.later(self.go_on)
 
 
