@@ -7,7 +7,6 @@ from uuid import UUID
 
 from appliance.channels.telemetry_channel import Pushed, TelemetryLink
 from appliance.process.agent import AgentProcess
-from appliance.protocol.apis.push_telemetry import PushTelemetryRequest
 from appliance.requests.client_telemetry import ClientTelemetry, kafka_text
 from appliance.requests.session import Session
 
@@ -16,15 +15,15 @@ def telemetry_of(process: AgentProcess, link: TelemetryLink) -> ClientTelemetry:
     """Return the clients of this network process. What they push goes to the metrics process over `link`."""
     image = process.attachment.image
 
-    def export(session: Session, identity: UUID, request: PushTelemetryRequest, interval_ms: int) -> bool:
+    def export(session: Session, identity: UUID, codec: int, interval_ms: int, metrics: bytes) -> bool:
         return link.send(
             Pushed(
                 kafka_text(identity),
                 session.client_id or "",
                 f"{session.software_name} {session.software_version}".strip(),
-                request.compression_type,
+                codec,
                 interval_ms,
-                request.metrics,
+                metrics,
             )
         )
 

@@ -44,12 +44,10 @@ class Bench:
             self.clock, subscriptions=lambda: self.subscriptions, bytes_max=BYTES_MAX, export=self.export
         )
 
-    def export(
-        self, session: Session, identity: UUID, request: PushTelemetryRequest, interval_ms: int
-    ) -> bool:
+    def export(self, session: Session, identity: UUID, codec: int, interval_ms: int, metrics: bytes) -> bool:
         assert session is self.session
         if self.takes:
-            self.exported.append((identity, request.metrics, interval_ms))
+            self.exported.append((identity, metrics, interval_ms))
         return self.takes
 
     def ask(self, identity: UUID | None = None) -> GetTelemetrySubscriptionsResponse:
