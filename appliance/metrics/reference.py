@@ -99,8 +99,8 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   `message.timestamp.type=LogAppendTime`. If retention has removed that record, the first one of the log counts. A group
   that has read everything has age 0. Without a time in the batch, or until the first look, there is no sample.
 - The metrics process reads these times off the headers of batches, about 50 µs each, and never for more than 2 ms in
-  100 ms. With thousands of groups and partitions it looks at them in turn. If a group has committed since the last look,
-  its age stays as it was until the next look. If it has not, its age grows with the clock.
+  100 ms. With thousands of groups and partitions it looks at them in turn. If a group has committed since the last
+  look, its age stays as it was until the next look. If it has not, its age grows with the clock.
 - `appliance_request_stage_duration_seconds` has these stages. `receive` goes from the first bytes of a request to its
   last, 0 where they come at once; the other stages, and the total, begin then. `queue` ends when a worker takes an
   operation of the request. `log` is the append, or the look-up of records. `replicate` is how long an answer then waits
