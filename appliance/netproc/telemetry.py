@@ -15,7 +15,7 @@ def telemetry_of(process: AgentProcess, link: TelemetryLink) -> ClientTelemetry:
     """Return the clients of this network process. What they push goes to the metrics process over `link`."""
     image = process.attachment.image
 
-    def export(session: Session, identity: UUID, codec: int, metrics: bytes, interval_ms: int) -> bool:
+    def export(session: Session, identity: UUID, codec: int, interval_ms: int, metrics: bytes) -> bool:
         return link.send(
             Pushed(
                 kafka_text(identity),

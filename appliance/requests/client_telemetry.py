@@ -49,8 +49,8 @@ _RESERVED: Final = UUID(int=1)
 """No client has it, nor zeros. Source: Kafka's `Uuid.RESERVED`."""
 
 Subscriptions = Mapping[str, Mapping[str, str]]
-Export = Callable[[Session, UUID, int, bytes, int], bool]
-"""(session, client's id, codec of the metrics, metrics, interval in ms) → whether the metrics process gets the push."""
+Export = Callable[[Session, UUID, int, int, bytes], bool]
+"""(session, client's id, codec, interval in ms, metrics) → whether the metrics process gets the push."""
 
 
 class _Instance:
@@ -135,9 +135,8 @@ class ClientTelemetry:
             return PushTelemetryResponse(error)
         instance.is_ended = request.terminating
         self.pushes += 1
-        interval_ms = instance.wanted.interval_ms
         if request.metrics and not self._export(
-            session, identity, request.compression_type, request.metrics, interval_ms
+            session, identity, request.compression_type, instance.wanted.interval_ms, request.metrics
         ):
             self.lost += 1
             return PushTelemetryResponse(int(ErrorCode.INVALID_RECORD))

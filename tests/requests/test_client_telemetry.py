@@ -44,7 +44,7 @@ class Bench:
             self.clock, subscriptions=lambda: self.subscriptions, bytes_max=BYTES_MAX, export=self.export
         )
 
-    def export(self, session: Session, identity: UUID, _codec: int, metrics: bytes, interval_ms: int) -> bool:
+    def export(self, session: Session, identity: UUID, codec: int, interval_ms: int, metrics: bytes) -> bool:
         assert session is self.session
         if self.takes:
             self.exported.append((identity, metrics, interval_ms))
