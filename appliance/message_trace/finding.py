@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from binascii import crc32
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Final, NamedTuple
 
 from appliance.errors import ApplianceError
@@ -76,6 +75,8 @@ def context_of(headers: Headers) -> Context | None:
 
 def derived_trace(topic: str, partition: int, offset: int) -> str:
     """Return the trace id of a record that has none: always the same for the same record."""
+    from hashlib import sha256  # OpenSSL's: loaded only where something is traced
+
     return sha256(f"{topic}\0{partition}\0{offset}".encode()).hexdigest()[:32]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.channels.controller_link import ControllerLink
 from appliance.journal import RateLimited
@@ -12,9 +12,11 @@ from appliance.process.agent import AgentProcess
 from appliance.services.audit_reader import AuditReader
 from appliance.services.audit_topics import AuditTopics
 from appliance.services.errand import Errand
-from appliance.services.trace_export import TraceExport
 from appliance.services.trace_reader import TraceReader
 from appliance.services.trace_topics import TraceTopics
+
+if TYPE_CHECKING:
+    from appliance.services.trace_export import TraceExport
 
 CREATING_MS: Final = 200
 COMPLAINT_INTERVAL_MS: Final = 60_000
@@ -32,6 +34,8 @@ class Observers:
         endpoint = settings.services.trace_otlp_endpoint
         self._export: TraceExport | None = None
         if endpoint:
+            from appliance.services.trace_export import TraceExport  # with an HTTP client, which few need
+
             complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
             self._export = TraceExport(endpoint, complain)
         audited, traced = AuditTopics(settings, image, clock), TraceTopics(settings, image, clock)
