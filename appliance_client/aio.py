@@ -394,13 +394,17 @@ class Consumer:
         plan = self._consumer.plan(records)
         if plan is None:
             return records
-        for record in plan.dead:
-            try:
-                await record.dead(REASON)
-            except ClientError:
-                self._consumer.go_on(TopicPartition(record.topic, record.partition), record.offset)
-                raise
-        await self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        dead = list(plan.dead)
+        try:
+            while dead:
+                await dead[0].dead(REASON)
+                del dead[0]
+            await self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        except (
+            BaseException
+        ):  # cancelled, for example: the application gets nothing, so nothing may be committed
+            self._consumer.put_back(plan, dead)
+            raise
         return plan.given
 
     async def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:

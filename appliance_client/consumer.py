@@ -194,15 +194,18 @@ class Consumer:
             plan = self._consumer.plan(records)
         if plan is None:
             return records
-        for record in plan.dead:
-            try:
-                record.dead(REASON)
-            except ClientError:
-                place = TopicPartition(record.topic, record.partition)
-                self._change(lambda place=place, at=record.offset: self._consumer.go_on(place, at))  # type: ignore[misc]
-                raise
-        self._io.call(self._consumer.mark(plan.marks), None, "mark")
-        self._io.ring()
+        dead = list(plan.dead)
+        try:
+            while dead:
+                dead[0].dead(REASON)
+                del dead[0]
+            self._io.call(self._consumer.mark(plan.marks), None, "mark")
+        except BaseException:  # the application gets nothing, so nothing may be committed
+            with self._lock:
+                self._consumer.put_back(plan, dead)
+            raise
+        finally:
+            self._io.ring()
         return plan.given
 
     def _poll(self, timeout_ms: float, take: Callable[[], T]) -> T | None:

@@ -393,6 +393,13 @@ class ConsumerCore:
             self.go_on(place, offset)
         return plan if plan.marks or plan.dead or plan.next_offsets else None
 
+    def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord]) -> None:
+        """The application gets nothing of the plan, and `dead` were not handed back: take all of them again."""
+        if self.deaths is not None:
+            self.deaths.put_back(plan, dead, self.core.scheduler.now_s)
+        for record in (*dead, *(some[0] for some in plan.given.values() if some)):
+            self.go_on(TopicPartition(record.topic, record.partition), record.offset)
+
     def go_on(self, place: TopicPartition, offset: int) -> None:
         """Read on at `offset`, if the partition is still this consumer's."""
         reading = self.fetching.readings.get(place)

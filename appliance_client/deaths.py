@@ -19,7 +19,7 @@ consumer gets, and for each record while records are given one at a time. This f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from appliance_client.kernel import ConsumerRecord
@@ -98,6 +98,18 @@ class Deaths:
             if each:
                 self._plan_one(plan, place, each, now_s)
         return plan
+
+    def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord], now_s: float) -> None:
+        """Nothing of the plan was given, and `dead` were not handed back: plan the same when they are taken again."""
+        for place, committed in plan.marks.items():
+            mark, partition = mark_of(committed.metadata), self._partitions[place]
+            if mark is not None:
+                partition.before = mark._replace(times=mark.times - 1)
+                partition.has_begun = mark.is_alone
+        for record in dead:
+            partition = self._partitions[TopicPartition(record.topic, record.partition)]
+            partition.before = Mark(True, record.offset, ALONE_MAX)
+            partition.alone_until_s = now_s + ALONE_S
 
     def _plan_one(
         self, plan: Plan, place: TopicPartition, records: list[ConsumerRecord], now_s: float

@@ -17,17 +17,18 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, kept_batch, sound
-from appliance.delivery.due import Due
+from appliance.delivery.due import AT, CANCEL, DELAY, Due
 from appliance.delivery.waiting import HANDED_BACK, OVERHEAD_BYTES, Origin, Waiting
 from appliance.protocol import retry_names as names
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.record import Record, decode_one
 from appliance.protocol.records.varint import read_varint
-from appliance.retries.history import History, Place, cut, history_of, without_history
+from appliance.retries.history import History, Place, cut, history_of, last_value, without_history
 from appliance.retries.rules import RECORD_BYTES_MAX, RetryRules
 
 _DEAD: Final = (1 << 31) - 1
+_DELIVERY: Final = frozenset({AT, DELAY, CANCEL})
 _HEADERS_BYTES: Final = 4_096
 """What the headers of the history take at most, beside the reason and the exception."""
 
@@ -66,7 +67,11 @@ class HandedBack(NamedTuple):
         else:
             target, headers = (rules.topic_id, first.partition % rules.partitions), self._headers(first)
         record = self.record
-        kept = without_history(record.headers)
+        # The forwarder acts on these headers of a record that waits. A record of the source topic can have them, too:
+        # with `delivery.cancel` it would be taken for a cancellation, and be lost.
+        kept = [each for each in without_history(record.headers) if each[0] not in _DELIVERY]
+        # As of each delay: if the clock is set back, no more is left than what the record has not waited.
+        kept.append((DELAY, b"%d" % self.due.wait_ms))
         return Waiting(
             *target,
             offset,
@@ -171,6 +176,8 @@ def hand_back(batch: memoryview, rules: Rules, retry: RetryRules, *, now_ms: int
 def handed_back_of(record: Record, rules: RetryRules, *, now_ms: int) -> HandedBack:
     """Return what becomes of one record."""
     history = history_of(record.headers)
+    if not history.is_replay:
+        history = _own(record, history, rules)
     if history.is_replay:
         history = history._replace(replays=max(history.replays, 1), first_failed_ms=-1)
         return HandedBack(rules, record, history, 0, Due(now_ms, 0), "", now_ms)
@@ -183,12 +190,32 @@ def handed_back_of(record: Record, rules: RetryRules, *, now_ms: int) -> HandedB
     return HandedBack(rules, record, history, attempts, Due(now_ms + wait_ms, wait_ms), "", now_ms)
 
 
+def _own(record: Record, history: History, rules: RetryRules) -> History:
+    """Return the history without what is that of another record, whose headers a program has copied to this one.
+
+    Several records can have the same copied place. They would be taken for one delivery that was handed back several
+    times, and all but one would be dropped.
+    """
+    is_of_source = history.first is None or history.first.topic in {"", rules.source, rules.name}
+    group = last_value(record.headers, names.GROUP)
+    is_of_group = group is None or group == cut(rules.group)
+    if is_of_source and is_of_group:
+        return history
+    if is_of_group and last_value(record.headers, names.TOPIC) is None:  # another library says it
+        return history._replace(first=None)
+    return history._replace(first=None, timestamp_ms=-1, attempts=0, first_failed_ms=-1, replays=0)
+
+
 def _why_dead(history: History, attempts: int, rules: RetryRules) -> str:
     if history.fault:
         return history.fault
     if history.is_dead:
         return "the consumer rejected the record"
-    if history.first is not None and history.first.topic == rules.name and not history.attempts:
+    if (
+        history.first is not None
+        and history.first.topic == rules.name
+        and not (history.attempts or history.replays)
+    ):
         return "the record came from the retry topic without its headers retry.*; a consumer must copy them"
     if attempts > rules.retries_max:
         return f"consumers failed {attempts} times, and retry.max is {rules.retries_max}"

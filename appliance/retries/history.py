@@ -143,6 +143,11 @@ def without_history(headers: Headers) -> list[tuple[str, bytes | None]]:
     return [each for each in headers if each[0] not in _OURS and not each[0].startswith(names.DEAD_PREFIX)]
 
 
+def last_value(headers: Headers, name: str) -> bytes | None:
+    """Return the value of the last header with this name; None without one."""
+    return next((value for known, value in reversed(headers) if known == name), None)
+
+
 def cut(text: str) -> bytes:
     """Return the text in UTF-8, with at most TEXT_BYTES_MAX bytes."""
     encoded = text.encode("utf-8", "replace")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+
 import pytest
 
+from appliance_client import Consumer, aio
+from appliance_client.consumer_core import ConsumerCore
 from appliance_client.deaths import ALONE_MAX, ALONE_S, TOGETHER_MAX, Deaths, Mark, mark_of
+from appliance_client.errors import TimedOutError
 from appliance_client.values import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -87,3 +93,76 @@ def test_one_at_a_time_ends_when_nobody_dies() -> None:
 )
 def test_what_an_application_commits_beside_an_offset_is_no_mark(text: str | None) -> None:
     assert mark_of(text) is None
+
+
+def test_what_was_not_given_is_planned_the_same_again() -> None:
+    deaths = Deaths()
+    other = TopicPartition("t", 1)
+    deaths.found(PLACE, Mark(True, 47, ALONE_MAX).committed())
+    deaths.found(other, Mark(False, 5, 1).committed())
+    records = {PLACE: [record(47)], other: [ConsumerRecord("t", 1, 5, 0, 0, None, b"v", (), 0)]}
+    plan = deaths.plan(records, 0.0)
+    assert [each.offset for each in plan.dead] == [47]
+    assert plan.marks == {other: Mark(False, 5, 2).committed()}
+    deaths.put_back(plan, plan.dead, 1.0)
+    assert deaths.plan(records, 1.0) == plan
+
+
+class _Refusing:
+    """In the place of what hands records back: the broker refuses, or the application gives up waiting."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def give_to(self, records: Iterable[ConsumerRecord]) -> None:
+        for each in records:
+            each.source = self
+
+    def hand_back(self, _record: ConsumerRecord, _reason: str, _is_dead: bool) -> None:
+        raise self.error
+
+
+def _poisoned(core: ConsumerCore) -> dict[TopicPartition, list[ConsumerRecord]]:
+    """Have records of two partitions be taken; the first one is to be handed back for good."""
+    other = TopicPartition("t", 1)
+    core.fetching.assign([PLACE, other])
+    core.fetching.readings[PLACE].seek(48)
+    core.fetching.readings[other].seek(7)
+    assert core.deaths is not None
+    core.deaths.found(PLACE, Mark(True, 47, ALONE_MAX).committed())
+    return {
+        PLACE: [record(47)],
+        other: [ConsumerRecord("t", 1, at, 0, 0, None, b"v", (), 0) for at in (5, 6)],
+    }
+
+
+def _positions(core: ConsumerCore) -> dict[int, int]:
+    return {place.partition: each.offset for place, each in core.positions(core.fetching.readings).items()}
+
+
+@pytest.mark.parametrize("error", [TimedOutError("refused"), KeyboardInterrupt()])
+def test_records_that_poll_could_not_give_are_not_committed(error: BaseException) -> None:
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", retry_topics=True)
+    try:
+        with consumer._lock:
+            records = _poisoned(consumer._consumer)
+        with pytest.raises(type(error)):
+            consumer._for_retry(records, _Refusing(error))  # type: ignore[arg-type]
+        with consumer._lock:
+            assert _positions(consumer._consumer) == {0: 47, 1: 5}
+    finally:
+        consumer.close(0)
+
+
+def test_records_of_a_poll_that_was_cancelled_are_not_committed() -> None:
+    async def poll() -> dict[int, int]:
+        consumer = aio.Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", retry_topics=True)
+        try:
+            records = _poisoned(consumer._consumer)
+            with pytest.raises(asyncio.CancelledError):
+                await consumer._for_retry(records, _Refusing(asyncio.CancelledError()))  # type: ignore[arg-type]
+            return _positions(consumer._consumer)
+        finally:
+            await consumer.close(0)
+
+    assert asyncio.run(poll()) == {0: 47, 1: 5}

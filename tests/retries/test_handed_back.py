@@ -168,3 +168,48 @@ def test_what_is_refused_says_why() -> None:
         hand_back(large, SIZES, RULES, now_ms=NOW_MS)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert hand_back(memoryview(bytes(batch)[:-1]), SIZES, RULES, now_ms=NOW_MS) is None
+
+
+@pytest.mark.parametrize("name", ["delivery.cancel", "delivery.delay", "delivery.at"])
+def test_headers_of_delayed_delivery_do_nothing_to_a_record_that_was_handed_back(name: str) -> None:
+    waiting = one(*FIRST, (name, b"7")).waiting(0, 1)
+    assert waiting.cancels is None, "it would cancel others, and be lost"
+    assert waiting.delay_ms == 5_000
+    assert name not in headers_of(waiting)
+
+
+def test_what_a_clock_that_was_set_back_leaves_of_the_delay_is_known() -> None:
+    for handed in (one(*FIRST), one(*FIRST, ("retry.dead", b"true"))):
+        assert handed.waiting(0, 1).delay_ms == handed.due.wait_ms
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        (("retry.topic", b"clicks"), ("retry.partition", b"6"), ("retry.offset", b"77")),
+        (*FIRST, ("retry.group", b"other")),
+        (
+            ("kafka_original-topic", b"clicks"),
+            ("kafka_original-partition", bytes(4)),
+            ("kafka_original-offset", bytes(8)),
+        ),
+    ],
+)
+def test_records_with_the_history_of_another_record_are_not_taken_for_one(
+    copied: tuple[tuple[str, bytes], ...],
+) -> None:
+    """A program that makes three records out of one copies its headers to each."""
+    made = [one(*copied, ("retry.attempts", b"1")).waiting(0, offset) for offset in (500, 501, 502)]
+    assert len({each.origin for each in made}) == 3
+    assert {headers_of(each)["retry.topic"] for each in made} == {"orders.g.retry"}
+
+
+def test_attempts_of_another_group_do_not_count() -> None:
+    assert one(*FIRST, ("retry.group", b"other"), ("retry.attempts", b"3")).waiting(0, 1).topic_id == RETRY_ID
+    assert one(*FIRST, ("retry.group", b"g"), ("retry.attempts", b"3")).waiting(0, 1).topic_id == DEAD_ID
+
+
+def test_a_replayed_dead_letter_without_its_first_place_may_fail_as_often_as_at_first() -> None:
+    place = (("retry.topic", b"orders.g.retry"), ("retry.partition", b"0"), ("retry.offset", b"9"))
+    replayed = one(*place, ("retry.replay", b"1"), ("retry.replays", b"1"))
+    assert again(replayed.waiting(0, 1)).waiting(0, 2).topic_id == RETRY_ID
