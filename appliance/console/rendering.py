@@ -81,7 +81,7 @@ def _shown(value: Any) -> Any:
 
 
 def again(value: object) -> Markup:
-    """Return a value for a field of a form, escaped and otherwise unchanged: CR LF and U+200D come back as they were."""
+    """Return a value for a field of a form, escaped and otherwise unchanged, because the browser sends it back."""
     return escape(str(value))
 
 
