@@ -5,12 +5,14 @@ computed from the settings, never taken from an answer or from a form. So no req
 elsewhere, and the kernel would refuse it (`process/confinement.py`).
 
 Threads of the HTTP server share a link. A connection serves one request at a time; idle connections wait in a stack
-for each slot. One that the broker has closed meanwhile is replaced once, and the request sent again; a request that
-changes something is not, because it may have been carried out.
+for each slot. One that the broker has closed while it was idle is not used. One that ends during a request is replaced
+once, and the request sent again; a request that changes something is not, because it may have been carried out. Where
+any slot may answer, the one that has answered last is asked first, so a slot that hangs costs its timeout only once.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -43,11 +45,17 @@ T = TypeVar("T")
 
 
 class BrokerFault(ApplianceError):
-    """The broker does not answer, or refuses. `code` is Kafka's error code, None if there is none."""
+    """The broker does not answer, or refuses.
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    Args:
+        code: Kafka's error code, None if there is none.
+        is_sent: whether the request went out, so that the broker may have carried it out.
+    """
+
+    def __init__(self, text: str, code: int | None = None, *, is_sent: bool = False) -> None:
         super().__init__(text)
         self.code = code
+        self.is_sent = is_sent
 
 
 class LoginRefused(BrokerFault):
@@ -131,6 +139,8 @@ class Link:
         self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._idle: dict[int, list[socket.socket]] = {}
         self._is_closed = False
+        self._answered = 0
+        """The slot that has answered last."""
 
     @property
     def slots(self) -> range:
@@ -166,15 +176,18 @@ class Link:
         if slot is not None:
             return self._use(conversation, slot, is_repeatable=is_repeatable)
         fault: BrokerFault | None = None
-        for each in self.slots:
+        for each in sorted(self.slots, key=lambda slot: slot != self._answered):
             try:
-                return self._use(conversation, each, is_repeatable=is_repeatable)
+                result = self._use(conversation, each, is_repeatable=is_repeatable)
             except LoginRefused:
                 raise
             except BrokerFault as found:
-                if found.code is not None or not is_repeatable:
+                if found.code is not None or (found.is_sent and not is_repeatable):
                     raise
                 fault = found
+            else:
+                self._answered = each
+                return result
         assert fault is not None
         raise fault
 
@@ -189,10 +202,12 @@ class Link:
                 connection.close()
                 if isinstance(error, TimeoutError):
                     raise BrokerFault(
-                        f"broker slot {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s"
+                        f"broker slot {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s", is_sent=True
                     ) from error
                 if not (is_used and is_repeatable):
-                    raise BrokerFault(f"broker slot {slot} has closed the connection") from error
+                    raise BrokerFault(
+                        f"broker slot {slot} has closed the connection", is_sent=True
+                    ) from error
             except BaseException:
                 connection.close()
                 raise
@@ -204,14 +219,14 @@ class Link:
                 result = conversation(connection)
             except (OSError, _Broken) as error:
                 connection.close()
-                raise BrokerFault(f"broker slot {slot} has closed the connection") from error
+                raise BrokerFault(f"broker slot {slot} has closed the connection", is_sent=True) from error
             except BaseException:
                 connection.close()
                 raise
             self._given_back(slot, connection)
             return result
         except MalformedFrame as fault:
-            raise BrokerFault(f"broker slot {slot} sent what is no answer: {fault}") from fault
+            raise BrokerFault(f"broker slot {slot} sent what is no answer: {fault}", is_sent=True) from fault
         finally:
             self._room.release()
 
@@ -226,10 +241,15 @@ class Link:
 
     def _taken(self, slot: int) -> tuple[socket.socket, bool]:
         """Return a connection, and whether it has been used before."""
-        with self._lock:
-            if idle := self._idle.get(slot):
-                return idle.pop(), True
-        return self._connected(slot), False
+        while True:
+            with self._lock:
+                idle = self._idle.get(slot)
+                connection = idle.pop() if idle else None
+            if connection is None:
+                return self._connected(slot), False
+            if not _has_ended(connection):
+                return connection, True
+            connection.close()
 
     def _connected(self, slot: int) -> socket.socket:
         connection = self._address.connect(slot)
@@ -250,6 +270,13 @@ class Link:
                 idle.append(connection)
                 return
         connection.close()
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Return whether the broker has closed an idle connection. No broker sends anything before it is asked."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def exchange(connection: socket.socket, request: bytes) -> bytes:
@@ -312,6 +339,17 @@ def check(code: int, message: str | None = None, *, what: str = "") -> None:
     """
     if code:
         raise BrokerFault(f"{what}: {refusal(code, message)}" if what else refusal(code, message), code)
+
+
+def not_done(text: str, fault: Exception) -> str:
+    """Return why a change was not made. Where no answer came, say that it may have been made all the same.
+
+    Args:
+        text: such as "the rule was not added".
+    """
+    if isinstance(fault, BrokerFault) and fault.is_sent and fault.code is None:
+        return f"no answer came: {fault}. The change may have been made: look before you repeat it"
+    return f"{text}: {fault}"
 
 
 def refusal(code: int, message: str | None = None) -> str:

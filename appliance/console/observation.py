@@ -133,12 +133,13 @@ class Look:
         return found
 
     def end_offset(self, topic: str, partition: int) -> int | None:
-        """Return the high watermark; None for a partition that is not there."""
+        """Return the high watermark; None for a partition that is not there, or that nobody serves now."""
         image = self.image.topics.get(topic)
         if image is None or not 0 <= partition < len(image.partitions):
             return None
-        row = image.partitions[partition].row
-        return self.columns.high_watermark[row] if row < len(self.columns.high_watermark) else None
+        found, columns = image.partitions[partition], self.columns
+        is_served = found.row < len(columns.serving) and columns.serving[found.row] == found.incarnation
+        return columns.high_watermark[found.row] if is_served else None
 
     def idle_share(self, process: Process) -> float:
         """Return the share of a process's life that it has slept."""

@@ -1,7 +1,9 @@
 """Templates and assets. Everything that a page shows is escaped, whatever it is.
 
 Templates are Jinja2's with autoescape on, so a template can show no markup of a record, a topic or a group. `_shown`
-goes over each value before that: control characters, and marks that turn the direction of text, become U+FFFD.
+goes over each value before that: control characters, and marks that turn the direction of text, become U+FFFD. The
+fields of a form show what a person has typed by the filter `again`, which escapes and changes nothing, because the
+browser sends them back.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from appliance.console.decoding import printable
 from appliance.console.server import Response
@@ -55,6 +58,7 @@ class Renderer:
             time=shown_time,
             url=lambda text: quote(str(text), safe=""),
             share=share,
+            again=again,
         )
         self._environment.globals["asset"] = lambda name: f"/assets/{name}?{version}"
 
@@ -74,6 +78,11 @@ class Renderer:
 def _shown(value: Any) -> Any:
     # A subclass of str is markup that a template has made, and escaped, already.
     return printable(value) if type(value) is str else value
+
+
+def again(value: object) -> Markup:
+    """Return a value for a field of a form, escaped and otherwise unchanged, because the browser sends it back."""
+    return escape(str(value))
 
 
 def size(count: float | None) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from appliance.config import Settings
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress, BrokerFault, Credentials, Link, LoginRefused
 from appliance.console.observation import Look, Observer
+from appliance.console.pages.overview import event
 from appliance.console.rendering import Renderer
 from appliance.console.routes import ROUTES
 from appliance.console.server import Request, Response
@@ -25,6 +27,8 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
 
 LOGINS_AT_ONCE: Final = 4
+LOGIN_WAIT_S: Final = 5.0
+"""For one of LOGINS_AT_ONCE, so that logins do not take all connections."""
 REFUSED_LOGIN_S: Final = 1.0
 """A refused login takes at least that long, so that nobody tries passwords quickly."""
 USER_CHARACTERS_MAX: Final = 1_000
@@ -76,12 +80,27 @@ class Site:
     def serve(self, request: Request) -> Response:
         """Answer a request."""
         try:
-            return self._serve(request)
+            response = self._serve(request)
+            if response.stream is None:
+                return response
+            return replace(response, stream=self._streamed(request, response.stream))
         except Exception as error:  # one page fails, and the next one may not
             self._complain(f"internal error in the page {request.path!r}: {error!r}")
             return self._shared.page(
                 "error.html", None, status=500, text="internal error: see the log of the appliance"
             )
+
+    def _streamed(self, request: Request, stream: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the events of a stream; one that fails ends with an event that says so."""
+        try:
+            yield from stream
+        except BadInput as error:
+            yield event("ended", str(error))
+        except OSError:
+            raise  # the browser is gone
+        except Exception as error:
+            self._complain(f"internal error in the stream {request.path!r}: {error!r}")
+            yield event("ended", "internal error: see the log of the appliance")
 
     def _serve(self, request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
@@ -106,7 +125,7 @@ class Site:
             )
         if request.path == "/logout" and method == "POST":
             self.sessions.end(request.cookies.get(self.cookie, ""))
-            return Response(303, headers=(("Location", "/login"), self._set_cookie("", ends=True)))
+            return Response(303, headers=(("Location", "/login"), self._set_cookie("", request, ends=True)))
         look = self.look()
         if look is None:
             return self._shared.page(
@@ -154,7 +173,7 @@ class Site:
         )
 
     def _log_in(self, request: Request) -> Response:
-        credentials = None
+        credentials, user = None, ""
         if self.address.is_sasl:
             user, password = request.form.get("user", ""), request.form.get("password", "")
             mechanism = request.form.get("mechanism", self.address.mechanisms[0])
@@ -168,7 +187,9 @@ class Site:
                 return self._login_page(status=400, text="The user or the password cannot be one.")
             credentials = Credentials(mechanism, user, password)
         link = Link(self.address, credentials)
-        with self._logins:
+        if not self._logins.acquire(timeout=LOGIN_WAIT_S):
+            return self._login_page(status=503, text="Too many people log in at once: try again.", user=user)
+        try:
             try:
                 link.ask(ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(False))
             except LoginRefused:
@@ -179,14 +200,18 @@ class Site:
                 return self._login_page(status=403, text=text, user=credentials.user)
             except BrokerFault as fault:
                 return self._login_page(status=502, text=f"No login now: {fault}.")
+        finally:
+            self._logins.release()
         self.sessions.end(request.cookies.get(self.cookie, ""))
         session = Session(link, credentials, now_ns=self.clock.monotonic_ns())
         token = self.sessions.add(session)
-        return Response(303, headers=(("Location", "/"), self._set_cookie(token)))
+        return Response(303, headers=(("Location", "/"), self._set_cookie(token, request)))
 
-    def _set_cookie(self, token: str, *, ends: bool = False) -> tuple[str, str]:
+    def _set_cookie(self, token: str, request: Request, *, ends: bool = False) -> tuple[str, str]:
+        # Behind a proxy with TLS, the browser names its address with https; it then sends the cookie there only.
+        secure = "; Secure" if request.headers.get("origin", "").lower().startswith("https://") else ""
         age = "; Max-Age=0" if ends else ""
-        return "Set-Cookie", f"{self.cookie}={token}; Path=/; HttpOnly; SameSite=Strict{age}"
+        return "Set-Cookie", f"{self.cookie}={token}; Path=/; HttpOnly; SameSite=Strict{secure}{age}"
 
 
 def is_same_site(request: Request) -> bool:
@@ -197,4 +222,7 @@ def is_same_site(request: Request) -> bool:
     if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
         return False
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    try:
+        return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    except ValueError:
+        return False

@@ -6,7 +6,7 @@ import pytest
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from appliance.console.conditions import Conditions
-from appliance.console.pages.groups import assigned_partitions
+from appliance.console.pages.groups import _changes, assigned_partitions
 from appliance.console.pages.producing import murmur2, partition_of
 from appliance.console.records import (
     FETCH_VERSION,
@@ -20,6 +20,7 @@ from appliance.console.records import (
     produced,
     read_records,
 )
+from appliance.console.visit import BadInput
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.fetch_request import parse_fetch
@@ -158,3 +159,10 @@ def test_assignments_of_clients_are_read_and_rubbish_is_not() -> None:
     assert assigned_partitions(b"") == []
     assert assigned_partitions(data[:-9]) == []
     assert assigned_partitions(b"\0\1\x7f\xff\xff\xff\xff\xff") == []
+
+
+@pytest.mark.parametrize("line", ["t 1", "t 1 ²", "t 1 99999999999999999999", "t 9999999999 1", "t -1 1", ""])
+def test_a_plan_that_nobody_made_is_bad_input(line: str) -> None:
+    assert _changes("t 1 2\n") == [("t", 1, 2)]
+    with pytest.raises(BadInput):
+        _changes(line)

@@ -40,11 +40,18 @@ function liveCharts(box) {
     const added = JSON.parse(event.data);
     const last = points.length ? points[points.length - 1].n : 0;
     // After a restart of the console the numbers begin at 1 again.
-    if (added.length && added[added.length - 1].n <= last) points = [];
-    points = points.concat(added).slice(-POINTS_MAX);
+    if (added.length && added[added.length - 1].n < last) points = [];
+    // After a lost connection all points come again.
+    const newer = points.length ? added.filter((point) => point.n > last) : added;
+    points = points.concat(newer).slice(-POINTS_MAX);
     if (!points.length) return;
     for (const figure of box.querySelectorAll("figure")) draw(figure, figure.dataset.series, points);
     if (state.dataset.state !== "live") { state.dataset.state = "live"; state.textContent = "Live, the last five minutes."; }
+  });
+  source.addEventListener("ended", (event) => {
+    state.dataset.state = "lost";
+    state.textContent = "Ended: " + JSON.parse(event.data);
+    source.close();
   });
   source.addEventListener("error", () => {
     state.dataset.state = "lost";

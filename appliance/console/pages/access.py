@@ -6,7 +6,7 @@ import secrets
 from typing import Final
 
 from appliance.access.client_quotas import CLIENT_ID, IP, IP_KEYS, USER, USER_KEYS
-from appliance.console.kafka_link import BrokerFault, check
+from appliance.console.kafka_link import BrokerFault, check, not_done
 from appliance.console.pages.paging import part_of
 from appliance.console.server import Response
 from appliance.console.visit import BadInput, Visit
@@ -128,7 +128,7 @@ def add_acl(visit: Visit) -> Response:
         (result,) = answer.results
         check(result.error_code, result.error_message)
     except (BadInput, BrokerFault) as fault:
-        visit.failed(f"the rule was not added: {fault}")
+        visit.failed(not_done("the rule was not added", fault))
     else:
         visit.done(f"rule added for {rule.principal}")
     return visit.back_to("/acls")
@@ -153,7 +153,7 @@ def remove_acl(visit: Visit) -> Response:
         for each in result.matching_acls:
             check(each.error_code, each.error_message)
     except (BadInput, BrokerFault) as fault:
-        visit.failed(f"the rule was not removed: {fault}")
+        visit.failed(not_done("the rule was not removed", fault))
     else:
         visit.done("rule removed" if result.matching_acls else "there was no such rule any more")
     return visit.back_to("/acls")
@@ -209,7 +209,7 @@ def _altered(visit: Visit, request: AlterUserScramCredentialsRequest, done: str)
         (result,) = answer.results
         check(result.error_code, result.error_message)
     except BrokerFault as fault:
-        visit.failed(f"the user was not changed: {fault}")
+        visit.failed(not_done("the user was not changed", fault))
     else:
         visit.done(done)
     return visit.back_to("/users")
@@ -255,7 +255,7 @@ def alter_quota(visit: Visit) -> Response:
         (result,) = visit.link.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, wanted).entries
         check(result.error_code, result.error_message)
     except BrokerFault as fault:
-        visit.failed(f"the quota was not changed: {fault}")
+        visit.failed(not_done("the quota was not changed", fault))
     else:
         visit.done(f"{key} removed" if operation == "remove" else f"{key} = {value:g}")
     return visit.back_to("/quotas")

@@ -6,6 +6,7 @@ answer about this person's group.
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from appliance.console.kafka_link import BrokerFault, check, refusal
+from appliance.console.kafka_link import BrokerFault, check, not_done, refusal
 from appliance.console.pages.messages import time_ms
 from appliance.console.pages.paging import part_of
 from appliance.console.reading import fetch_once, offsets
@@ -44,6 +45,7 @@ ASSIGNED_SHOWN: Final = 20
 BEHIND_S: Final = 2.0
 BEHIND_BYTES: Final = 4096
 """Of one fetch; the broker sends the first batch in any case."""
+_CHANGE: Final = re.compile(r"\S+ [0-9]{1,9} [0-9]{1,18}")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
@@ -402,7 +404,7 @@ def reset(visit: Visit) -> Response:
     try:
         answer = visit.link.ask(ApiKey.OFFSET_COMMIT, 8, wanted, slot=_coordinator(visit, listed.group_id))
     except BrokerFault as fault:
-        visit.failed(f"no offset was reset: {fault}")
+        visit.failed(not_done("no offset was reset", fault))
         return visit.back_to("/group", name=listed.group_id)
     failures = [
         f"{topic.name}-{each.partition_index}: {refusal(each.error_code)}"
@@ -426,7 +428,7 @@ def _changes(text: str) -> list[tuple[str, int, int]]:
     found = []
     for line in text.splitlines():
         parts = line.split(" ")
-        if len(parts) != 3 or not parts[1].isdigit() or not parts[2].isdigit() or len(line) > 400:
+        if len(line) > 400 or _CHANGE.fullmatch(line) is None:
             raise BadInput("the plan cannot be read: make the dry run again")
         found.append((parts[0], int(parts[1]), int(parts[2])))
     if not found:
@@ -469,7 +471,7 @@ def delete_group(visit: Visit) -> Response:
         (result,) = answer.results
         check(result.error_code)
     except BrokerFault as fault:
-        visit.failed(f"group {name} was not deleted: {fault}")
+        visit.failed(not_done(f"group {name} was not deleted", fault))
         return visit.back_to("/group", name=name)
     visit.done(f"group {name} deleted")
     return visit.back_to("/groups")

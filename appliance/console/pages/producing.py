@@ -8,7 +8,7 @@ from typing import Final
 
 from appliance.cluster import NO_LEADER, TopicImage
 from appliance.console.decoding import typed
-from appliance.console.kafka_link import BrokerFault, check, exchange
+from appliance.console.kafka_link import BrokerFault, check, exchange, not_done
 from appliance.console.records import produce_request, produced
 from appliance.console.server import Response
 from appliance.console.visit import BadInput, Visit
@@ -53,7 +53,7 @@ def produce(visit: Visit) -> Response:
             partition = partition_of(key, len(topic.partitions))
         offset = _produced(visit, topic, partition, Record(value, key, headers, int(time.time() * 1000)))
     except (BadInput, BrokerFault) as fault:
-        return _form(visit, topic, text=f"The record was not produced: {fault}", status=400)
+        return _form(visit, topic, text=not_done("The record was not produced", fault), status=400)
     visit.done(f"record produced: partition {partition}, offset {offset}")
     return visit.back_to(
         "/topic/messages",

@@ -8,7 +8,7 @@ from typing import Final
 
 from appliance.cluster import TopicImage
 from appliance.console.decoding import printable, shown
-from appliance.console.kafka_link import BrokerFault
+from appliance.console.kafka_link import BrokerFault, LoginRefused
 from appliance.console.pages.messages import PARTITIONS_MAX
 from appliance.console.pages.overview import event
 from appliance.console.reading import fetch_once, offsets
@@ -65,7 +65,8 @@ def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
             try:
                 records, skipped = _round(visit, topic, partitions, positions)
             except BrokerFault as fault:
-                if fault.code is not None:
+                # A user who cannot log in any more: to try again and again would fill the audit log.
+                if fault.code is not None or isinstance(fault, LoginRefused):
                     yield event("ended", printable(str(fault)))
                     return
                 records, skipped = [], 0  # a slot restarts; the next round asks again
@@ -100,7 +101,9 @@ def _round(
     visit: Visit, topic: TopicImage, partitions: list[int], positions: dict[int, int]
 ) -> tuple[list[ReadRecord], int]:
     """Return the new records, and how many were skipped; move the positions."""
-    ends = offsets(visit.link, topic, partitions, LATEST_TIMESTAMP)
+    # A topic that was created again may have fewer.
+    there = [each for each in partitions if each < len(topic.partitions)]
+    ends = offsets(visit.link, topic, there, LATEST_TIMESTAMP)
     found: list[ReadRecord] = []
     skipped = 0
     for partition, end in ends.items():
@@ -114,6 +117,8 @@ def _round(
             found += [each for each in read_records(answer, partition, from_offset=at) if each.offset < end]
             at = min(max(at, next_offset(answer, from_offset=at)), end) if answer.records else end
         positions[partition] = at
-    found.sort(key=lambda each: (each.record.timestamp_ms, each.partition, each.offset))
-    skipped += max(0, len(found) - RECORDS_A_ROUND)
-    return found[-RECORDS_A_ROUND:], skipped
+        # After each partition, so that large records of all partitions are not in memory together.
+        found.sort(key=lambda each: (each.record.timestamp_ms, each.partition, each.offset))
+        skipped += max(0, len(found) - RECORDS_A_ROUND)
+        del found[:-RECORDS_A_ROUND]
+    return found, skipped

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.cluster import TopicImage
-from appliance.console.kafka_link import BrokerFault, check
+from appliance.console.kafka_link import BrokerFault, check, not_done
 from appliance.console.pages.paging import PER_PAGE, part_of
 from appliance.console.server import Response
 from appliance.console.visit import BadInput, Visit
@@ -160,7 +160,7 @@ def altered(
         (result,) = answer.responses
         check(result.error_code, result.error_message)
     except BrokerFault as fault:
-        visit.failed(f"{key} was not changed: {fault}")
+        visit.failed(not_done(f"{key} was not changed", fault))
     else:
         visit.done(f"{key} = {value}" if is_set else f"{key} has its default again")
 
@@ -229,7 +229,7 @@ def add_partitions(visit: Visit) -> Response:
         (result,) = answer.results
         check(result.error_code, result.error_message)
     except BrokerFault as fault:
-        visit.failed(f"no partitions were added: {fault}")
+        visit.failed(not_done("no partitions were added", fault))
     else:
         visit.done(f"topic {found.name} has {count} partitions")
     return visit.back_to("/topic", name=found.name)
@@ -267,7 +267,7 @@ def delete_topic(visit: Visit) -> Response:
         (result,) = answer.responses
         check(result.error_code, result.error_message)
     except BrokerFault as fault:
-        visit.failed(f"topic {found.name} was not deleted: {fault}")
+        visit.failed(not_done(f"topic {found.name} was not deleted", fault))
         return visit.back_to("/topic", name=found.name)
     visit.done(f"topic {found.name} deleted")
     return visit.back_to("/topics")
