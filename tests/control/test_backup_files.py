@@ -16,6 +16,7 @@ from appliance.control.backup.manifest import (
     StoredPartition,
     decode,
     encode,
+    manifest_path,
 )
 from appliance.control.backup.segments import (
     SegmentGone,
@@ -26,10 +27,12 @@ from appliance.control.backup.segments import (
 )
 from appliance.control.backup.take import _reusable
 from appliance.control.backup.target import DirectoryTarget
-from appliance.errors import CorruptFile, OperatorFault
+from appliance.control.backup.upkeep import prune
+from appliance.errors import CorruptFile, OperatorFault, StorageFault
 from appliance.protocol.records.record import Record, encode_batch
 
 ROOM = bytes(4096)
+ID = "20260101T000000.000Z"
 
 
 def batches(first: int, count: int) -> list[bytes]:
@@ -170,7 +173,7 @@ def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
 def manifest(*, file: str = "0.log", piece: str = "data/a-0/0.log.0.x", topic: str = "a") -> bytes:
     stored = StoredFile(file, 100, (Piece(piece, 100, "00"),))
     partition = StoredPartition(topic, 0, "id", (0,), 0, 5, 0, (stored,))
-    return encode(Manifest("20260101T000000.000Z", "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
+    return encode(Manifest(ID, "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
 
 
 def test_manifest_is_read_back() -> None:
@@ -209,8 +212,55 @@ def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:
 
 def test_what_a_killed_backup_was_writing_is_removed(tmp_path: Path) -> None:
     DirectoryTarget(tmp_path / "t", writes=True).close()
-    part = tmp_path / "t" / "data" / "a-0" / "0.log.0.x.part"
-    part.parent.mkdir(parents=True)
-    part.touch()
+    parts = [
+        tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}.part",
+        tmp_path / "t" / "backups" / f"{ID}.json.part",
+    ]
+    others = tmp_path / "t" / "data" / "films" / "a.part"
+    for each in (*parts, others):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.touch()
     DirectoryTarget(tmp_path / "t", writes=True).close()
-    assert not part.exists()
+    assert not any(each.exists() for each in parts)
+    assert others.exists(), "no backup has written it"
+
+
+def test_prune_removes_nothing_that_no_backup_has_written(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    orphan = tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}"
+    others = tmp_path / "t" / "data" / "films" / "a.mkv"
+    for each in (orphan, others):
+        each.parent.mkdir(parents=True)
+        each.touch()
+    assert prune(target, 1) == ([], 0), "nobody knows what a target without a manifest holds"
+    assert orphan.exists()
+    target.write(manifest_path(ID), [manifest()])
+    assert prune(target, 1) == ([], 1)
+    assert not orphan.exists()
+    assert others.exists()
+    target.close()
+
+
+def test_manifests_that_cannot_be_listed_are_an_error_and_prune_removes_nothing(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    needed = tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}"
+    needed.parent.mkdir(parents=True)
+    needed.touch()
+    # A loop of links: listing it fails for root, too.
+    (tmp_path / "t" / "backups").symlink_to(tmp_path / "t" / "backups")
+    with pytest.raises(StorageFault):
+        prune(target, 1)
+    assert needed.exists()
+    target.close()
+
+
+def test_object_is_not_written_through_a_link(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    elsewhere = tmp_path / "precious"
+    elsewhere.write_text("precious")
+    (tmp_path / "t" / "data" / "a-0").mkdir(parents=True)
+    (tmp_path / "t" / "data" / "a-0" / "x.part").symlink_to(elsewhere)
+    with pytest.raises(StorageFault):
+        target.write("data/a-0/x", [b"bytes"])
+    assert elsewhere.read_text() == "precious"
+    target.close()

@@ -29,6 +29,7 @@ INLINE_BYTES_MAX: Final = 4096
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
+_OBJECT: Final = re.compile(rf"{DATA}/{_NAME.pattern}/[A-Za-z0-9._-]+\.[0-9]+\.{_ID.pattern}")
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -151,6 +152,11 @@ def decode(content: bytes, path: str) -> Manifest:
 def manifest_path(id: str) -> str:
     """Where the manifest of a backup is in its target."""
     return f"{BACKUPS}/{id}{SUFFIX}"
+
+
+def is_object_path(path: str) -> bool:
+    """Whether a backup gives such paths to its objects. Nothing else in a target is ever removed."""
+    return _OBJECT.fullmatch(path) is not None
 
 
 def id_of(name: str) -> str | None:
