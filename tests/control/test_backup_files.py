@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from array import array
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from struct import pack
 
 import pytest
 
+from appliance.control.backup import cut
+from appliance.control.backup.cut import copy_while_quiet, slot_properties
 from appliance.control.backup.manifest import (
     Manifest,
     Mark,
@@ -16,7 +22,10 @@ from appliance.control.backup.manifest import (
     StoredPartition,
     decode,
     encode,
+    id_after,
+    id_of,
     manifest_path,
+    moment_of,
 )
 from appliance.control.backup.segments import (
     SegmentGone,
@@ -28,7 +37,7 @@ from appliance.control.backup.segments import (
 from appliance.control.backup.take import _reusable
 from appliance.control.backup.target import DirectoryTarget
 from appliance.control.backup.upkeep import prune
-from appliance.errors import CorruptFile, OperatorFault, StorageFault
+from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.protocol.records.record import Record, encode_batch
 
 ROOM = bytes(4096)
@@ -162,6 +171,20 @@ PIECES = (Piece("data/a-0/0.log.0.x", 100, "00"),)
         (StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True), MARK, 50, False),
         (StoredFile("0.log", 100, PIECES * 200, mark=MARK, is_open=True), MARK, 150, False),
         (None, MARK, 100, False),
+        # Compaction keeps the modification time, and the file system gives the inode to a later file.
+        (StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5)), Mark(1, 2, 3, 4, 6), 150, False),
+        (
+            StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5, 6), is_open=True),
+            Mark(1, 2, 9, 4, 7, 8),
+            150,
+            False,
+        ),
+        (
+            StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5, 6), is_open=True),
+            Mark(1, 2, 9, 4, 7, 6),
+            150,
+            True,
+        ),
     ],
 )
 def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
@@ -170,9 +193,16 @@ def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
     assert bool(_reusable(known, mark, length)) == reused
 
 
-def manifest(*, file: str = "0.log", piece: str = "data/a-0/0.log.0.x", topic: str = "a") -> bytes:
-    stored = StoredFile(file, 100, (Piece(piece, 100, "00"),))
-    partition = StoredPartition(topic, 0, "id", (0,), 0, 5, 0, (stored,))
+def manifest(
+    *,
+    file: str = "0.log",
+    piece: str = "data/a-0/0.log.0.x",
+    topic: str = "a",
+    length: int = 100,
+    slot: int = 0,
+) -> bytes:
+    stored = StoredFile(file, length, (Piece(piece, 100, "00"),))
+    partition = StoredPartition(topic, 0, "id", (slot,), 0, 5, 0, (stored,))
     return encode(Manifest(ID, "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
 
 
@@ -193,12 +223,65 @@ def test_manifest_is_read_back() -> None:
         manifest(file=".."),
         manifest(piece="/etc/passwd"),
         manifest(piece="data/../../etc/passwd"),
+        manifest(piece="data/a/../../../etc/passwd"),
+        manifest(piece="data/a-0/b/c"),
+        manifest(piece="data/a-0/0.log\0"),
         manifest(topic="../a"),
+        manifest(length=101),
+        manifest(slot=1),  # no slot would get the partition
+        b"{" + b"\n" + sha256(b"{").hexdigest().encode(),
     ],
 )
 def test_manifest_that_is_damaged_or_leads_outside_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode(content, "m")
+
+
+def test_newest_backup_has_the_highest_id_when_the_clock_was_set_back() -> None:
+    now_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000
+    assert id_after([], now_ms) == ID
+    assert id_after([ID], now_ms + 5) == "20260101T000000.005Z"
+    first = id_after(["20260301T000000.000Z", ID], now_ms)
+    second = id_after([ID, "20260301T000000.000Z", first], now_ms + 60_000)
+    assert [first, second] == ["20260301T000000.001Z", "20260301T000000.002Z"]
+    assert moment_of(ID) == now_ms
+    assert id_of("20260231T000000.000Z.json") is None
+
+
+TRANSACTIONS, OFFSETS, RECORDS = range(3)
+
+
+def test_no_transaction_has_its_end_in_a_backup_and_not_its_markers() -> None:
+    table = [10, 10, 10]
+
+    def row_by_row() -> memoryview:
+        """As memcpy: a transaction writes markers and end between the first row and the next."""
+        content = array("q", [0, table[OFFSETS], table[RECORDS]])
+        if table[TRANSACTIONS] < 13:
+            table[OFFSETS] += 1
+            table[RECORDS] += 1
+            table[TRANSACTIONS] += 1
+        content[TRANSACTIONS] = table[TRANSACTIONS]
+        return memoryview(content)
+
+    tables = copy_while_quiet(row_by_row, [TRANSACTIONS])
+    found = [tables[kind][kind] for kind in (TRANSACTIONS, OFFSETS, RECORDS)]
+    assert found[OFFSETS] >= found[TRANSACTIONS]
+    assert found[RECORDS] >= found[TRANSACTIONS]
+
+
+def test_cut_gives_up_if_transactions_end_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "QUIET_TRIES", 3)
+    ends = count()
+    with pytest.raises(HostFault, match="all the time"):
+        copy_while_quiet(lambda: memoryview(array("q", [next(ends)])), [0])
+
+
+def test_slot_is_in_the_backup_if_the_disk_of_its_first_directory_failed(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "meta.properties").write_bytes(b"version=1\n")
+    assert slot_properties([tmp_path / "a", tmp_path / "b"]) == b"version=1\n"
+    assert slot_properties([tmp_path / "a"]) is None
 
 
 def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:
