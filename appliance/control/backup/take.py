@@ -205,9 +205,9 @@ class _Taking:
         name = file.path.name.removesuffix(".deleted")
         known = self._known.get((str(cut.topic_id), cut.name.partition, name))
         mark = Mark(file.device, file.inode, file.modified_ns, incarnation, file.changed_ns, generation)
-        if known is not None and known.mark is not None and not known.is_open and not file.is_open:
-            if known.mark.is_unchanged(mark):
-                return known
+        was = None if known is None or known.is_open or file.is_open else known.mark
+        if known is not None and was is not None and was.is_unchanged(mark):
+            return known
         with storage_faults(file.path):
             descriptor = open_planned(file)
             try:
