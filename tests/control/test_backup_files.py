@@ -27,6 +27,7 @@ from appliance.control.backup.manifest import (
     manifest_path,
     moment_of,
 )
+from appliance.control.backup.restore import give_to_owner
 from appliance.control.backup.segments import (
     SegmentGone,
     end_of_segment,
@@ -347,3 +348,17 @@ def test_object_is_not_written_through_a_link(tmp_path: Path) -> None:
         target.write("data/a-0/x", [b"bytes"])
     assert elsewhere.read_text() == "precious"
     target.close()
+
+
+def test_restore_as_root_gives_the_files_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    data_dir, elsewhere = tmp_path / "data", tmp_path / "precious"
+    (data_dir / "slot-0").mkdir(parents=True)
+    (data_dir / "slot-0" / "meta.properties").touch()
+    elsewhere.touch()
+    os.link(elsewhere, data_dir / "linked")
+    wanted = 12_345 if os.geteuid() == 0 else os.geteuid()
+    os.chown(data_dir, wanted, -1)
+    give_to_owner(data_dir)
+    assert (data_dir / "slot-0").stat().st_uid == wanted
+    assert (data_dir / "slot-0" / "meta.properties").stat().st_uid == wanted
+    assert elsewhere.stat().st_uid == os.geteuid(), "a file with another name is not given away"
