@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from array import array
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from struct import pack
 
 import pytest
 
+from appliance.control.backup import cut
+from appliance.control.backup.cut import copy_while_quiet, slot_properties
 from appliance.control.backup.manifest import (
     Manifest,
     Mark,
@@ -16,7 +22,12 @@ from appliance.control.backup.manifest import (
     StoredPartition,
     decode,
     encode,
+    id_after,
+    id_of,
+    manifest_path,
+    moment_of,
 )
+from appliance.control.backup.restore import give_to_owner
 from appliance.control.backup.segments import (
     SegmentGone,
     end_of_segment,
@@ -26,10 +37,12 @@ from appliance.control.backup.segments import (
 )
 from appliance.control.backup.take import _reusable
 from appliance.control.backup.target import DirectoryTarget
-from appliance.errors import CorruptFile, OperatorFault
+from appliance.control.backup.upkeep import prune
+from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.protocol.records.record import Record, encode_batch
 
 ROOM = bytes(4096)
+ID = "20260101T000000.000Z"
 
 
 def batches(first: int, count: int) -> list[bytes]:
@@ -159,6 +172,20 @@ PIECES = (Piece("data/a-0/0.log.0.x", 100, "00"),)
         (StoredFile("0.log", 100, PIECES, mark=MARK, is_open=True), MARK, 50, False),
         (StoredFile("0.log", 100, PIECES * 200, mark=MARK, is_open=True), MARK, 150, False),
         (None, MARK, 100, False),
+        # Compaction keeps the modification time, and the file system gives the inode to a later file.
+        (StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5)), Mark(1, 2, 3, 4, 6), 150, False),
+        (
+            StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5, 6), is_open=True),
+            Mark(1, 2, 9, 4, 7, 8),
+            150,
+            False,
+        ),
+        (
+            StoredFile("0.log", 100, PIECES, mark=Mark(1, 2, 3, 4, 5, 6), is_open=True),
+            Mark(1, 2, 9, 4, 7, 6),
+            150,
+            True,
+        ),
     ],
 )
 def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
@@ -167,10 +194,17 @@ def test_pieces_are_used_again_only_if_the_file_was_only_appended_to(
     assert bool(_reusable(known, mark, length)) == reused
 
 
-def manifest(*, file: str = "0.log", piece: str = "data/a-0/0.log.0.x", topic: str = "a") -> bytes:
-    stored = StoredFile(file, 100, (Piece(piece, 100, "00"),))
-    partition = StoredPartition(topic, 0, "id", (0,), 0, 5, 0, (stored,))
-    return encode(Manifest("20260101T000000.000Z", "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
+def manifest(
+    *,
+    file: str = "0.log",
+    piece: str = "data/a-0/0.log.0.x",
+    topic: str = "a",
+    length: int = 100,
+    slot: int = 0,
+) -> bytes:
+    stored = StoredFile(file, length, (Piece(piece, 100, "00"),))
+    partition = StoredPartition(topic, 0, "id", (slot,), 0, 5, 0, (stored,))
+    return encode(Manifest(ID, "cluster", "0.1", 0, (), {0: b"x"}, (partition,)))
 
 
 def test_manifest_is_read_back() -> None:
@@ -190,12 +224,65 @@ def test_manifest_is_read_back() -> None:
         manifest(file=".."),
         manifest(piece="/etc/passwd"),
         manifest(piece="data/../../etc/passwd"),
+        manifest(piece="data/a/../../../etc/passwd"),
+        manifest(piece="data/a-0/b/c"),
+        manifest(piece="data/a-0/0.log\0"),
         manifest(topic="../a"),
+        manifest(length=101),
+        manifest(slot=1),  # no slot would get the partition
+        b"{" + b"\n" + sha256(b"{").hexdigest().encode(),
     ],
 )
 def test_manifest_that_is_damaged_or_leads_outside_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptFile):
         decode(content, "m")
+
+
+def test_newest_backup_has_the_highest_id_when_the_clock_was_set_back() -> None:
+    now_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1000
+    assert id_after([], now_ms) == ID
+    assert id_after([ID], now_ms + 5) == "20260101T000000.005Z"
+    first = id_after(["20260301T000000.000Z", ID], now_ms)
+    second = id_after([ID, "20260301T000000.000Z", first], now_ms + 60_000)
+    assert [first, second] == ["20260301T000000.001Z", "20260301T000000.002Z"]
+    assert moment_of(ID) == now_ms
+    assert id_of("20260231T000000.000Z.json") is None
+
+
+TRANSACTIONS, OFFSETS, RECORDS = range(3)
+
+
+def test_no_transaction_has_its_end_in_a_backup_and_not_its_markers() -> None:
+    table = [10, 10, 10]
+
+    def row_by_row() -> memoryview:
+        """As memcpy: a transaction writes markers and end between the first row and the next."""
+        content = array("q", [0, table[OFFSETS], table[RECORDS]])
+        if table[TRANSACTIONS] < 13:
+            table[OFFSETS] += 1
+            table[RECORDS] += 1
+            table[TRANSACTIONS] += 1
+        content[TRANSACTIONS] = table[TRANSACTIONS]
+        return memoryview(content)
+
+    tables = copy_while_quiet(row_by_row, [TRANSACTIONS])
+    found = [tables[kind][kind] for kind in (TRANSACTIONS, OFFSETS, RECORDS)]
+    assert found[OFFSETS] >= found[TRANSACTIONS]
+    assert found[RECORDS] >= found[TRANSACTIONS]
+
+
+def test_cut_gives_up_if_transactions_end_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "QUIET_TRIES", 3)
+    ends = count()
+    with pytest.raises(HostFault, match="all the time"):
+        copy_while_quiet(lambda: memoryview(array("q", [next(ends)])), [0])
+
+
+def test_slot_is_in_the_backup_if_the_disk_of_its_first_directory_failed(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "meta.properties").write_bytes(b"version=1\n")
+    assert slot_properties([tmp_path / "a", tmp_path / "b"]) == b"version=1\n"
+    assert slot_properties([tmp_path / "a"]) is None
 
 
 def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:
@@ -209,8 +296,69 @@ def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:
 
 def test_what_a_killed_backup_was_writing_is_removed(tmp_path: Path) -> None:
     DirectoryTarget(tmp_path / "t", writes=True).close()
-    part = tmp_path / "t" / "data" / "a-0" / "0.log.0.x.part"
-    part.parent.mkdir(parents=True)
-    part.touch()
+    parts = [
+        tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}.part",
+        tmp_path / "t" / "backups" / f"{ID}.json.part",
+    ]
+    others = tmp_path / "t" / "data" / "films" / "a.part"
+    for each in (*parts, others):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.touch()
     DirectoryTarget(tmp_path / "t", writes=True).close()
-    assert not part.exists()
+    assert not any(each.exists() for each in parts)
+    assert others.exists(), "no backup has written it"
+
+
+def test_prune_removes_nothing_that_no_backup_has_written(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    orphan = tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}"
+    others = tmp_path / "t" / "data" / "films" / "a.mkv"
+    for each in (orphan, others):
+        each.parent.mkdir(parents=True)
+        each.touch()
+    assert prune(target, 1) == ([], 0), "nobody knows what a target without a manifest holds"
+    assert orphan.exists()
+    target.write(manifest_path(ID), [manifest()])
+    assert prune(target, 1) == ([], 1)
+    assert not orphan.exists()
+    assert others.exists()
+    target.close()
+
+
+def test_manifests_that_cannot_be_listed_are_an_error_and_prune_removes_nothing(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    needed = tmp_path / "t" / "data" / "a-0" / f"0.log.0.{ID}"
+    needed.parent.mkdir(parents=True)
+    needed.touch()
+    # A loop of links: listing it fails for root, too.
+    (tmp_path / "t" / "backups").symlink_to(tmp_path / "t" / "backups")
+    with pytest.raises(StorageFault):
+        prune(target, 1)
+    assert needed.exists()
+    target.close()
+
+
+def test_object_is_not_written_through_a_link(tmp_path: Path) -> None:
+    target = DirectoryTarget(tmp_path / "t", writes=True)
+    elsewhere = tmp_path / "precious"
+    elsewhere.write_text("precious")
+    (tmp_path / "t" / "data" / "a-0").mkdir(parents=True)
+    (tmp_path / "t" / "data" / "a-0" / "x.part").symlink_to(elsewhere)
+    with pytest.raises(StorageFault):
+        target.write("data/a-0/x", [b"bytes"])
+    assert elsewhere.read_text() == "precious"
+    target.close()
+
+
+def test_restore_as_root_gives_the_files_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    data_dir, elsewhere = tmp_path / "data", tmp_path / "precious"
+    (data_dir / "slot-0").mkdir(parents=True)
+    (data_dir / "slot-0" / "meta.properties").touch()
+    elsewhere.touch()
+    os.link(elsewhere, data_dir / "linked")
+    wanted = 12_345 if os.geteuid() == 0 else os.geteuid()
+    os.chown(data_dir, wanted, -1)
+    give_to_owner(data_dir)
+    assert (data_dir / "slot-0").stat().st_uid == wanted
+    assert (data_dir / "slot-0" / "meta.properties").stat().st_uid == wanted
+    assert elsewhere.stat().st_uid == os.geteuid(), "a file with another name is not given away"

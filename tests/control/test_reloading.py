@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from appliance.channels.wiring import Wiring
 from appliance.config import BrokerConfigs, load_settings
 from appliance.config.dynamic import CONNECTIONS_MAX, FILE, PRODUCER_ID_EXPIRATION_MS, of_file, shared_value
-from appliance.control.supervisor.reloading import reloaded
+from appliance.control.supervisor.reloading import read_again, reloaded
+from appliance.control.systemd import Notifier
 
 RUNNING = load_settings(
     None,
@@ -48,6 +52,15 @@ def test_the_file_of_now_counts_below_what_was_set_while_running() -> None:
     assert gone == str(load_settings(None, {}).broker.producer_id_expiration_ms), (
         "taken out of the file: the default"
     )
+
+
+def test_file_that_cannot_be_read_changes_nothing_and_does_not_end_the_supervisor(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    wiring = cast("Wiring", SimpleNamespace(settings=RUNNING, file_configs=None))
+    for text in ("[" * 100_000, "a = " + "[" * 100_000, "a = " + "9" * 5_000, '"num.partitions" = "x"'):
+        file.write_text(text)
+        found = read_again(wiring, lambda: load_settings(file, {}), Notifier())
+        assert found == (wiring, None)
 
 
 def test_only_settings_that_may_change_are_published(tmp_path: Path) -> None:

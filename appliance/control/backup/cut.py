@@ -3,7 +3,7 @@
 While the appliance runs, both come from its shared memory, so no process of it takes part:
 
     metadata image, version v            metadata.db, by SQLite's own backup
-    partition table, three copies:       1  __transaction_state: high watermarks        ┐
+    partition table, four copies:        1  __transaction_state: high watermarks        ┐
                                          2  the other internal topics                   │ some 100 µs
                                          3  all other topics                            │
                                          4  __transaction_state again: must be as in 1  ┘
@@ -27,7 +27,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,9 +222,9 @@ class RunningSource:
                     )
                 )
         slots = {
-            slot: (directories[0] / META_PROPERTIES).read_bytes()
+            slot: properties
             for slot, directories in enumerate(self._directories)
-            if (directories[0] / META_PROPERTIES).exists()
+            if (properties := slot_properties(directories)) is not None
         }
         return Cut(image.cluster_id, database, tuple(partitions), slots, created_ms)
 
@@ -259,25 +259,19 @@ class RunningSource:
         words = self._row_words
         length = (max((row for _, row, _ in every), default=-1) + 1) * words
         cells = self._cells[:length]
-        for _ in range(QUIET_TRIES):
-            first = bytes(cells)
-            second = bytes(cells)
-            third = bytes(cells)
-            tables = [memoryview(each).cast("q") for each in (first, second, third)]
-            marks = [
-                [table[row * words + HIGH_WATERMARK] for _, row, _ in transactions]
-                for table in (tables[0], tables[2])
-            ]
-            if marks[0] == marks[1]:
-                break
-        else:
-            raise HostFault("transactions end all the time; the cut was not made")
+        tables = copy_while_quiet(
+            lambda: memoryview(bytes(cells)).cast("q"),
+            [row * words + HIGH_WATERMARK for _, row, _ in transactions],
+        )
         created_ms = time.time_ns() // 1_000_000
         self._check_led(every, tables)
-        found = {name: tables[0][row * words + HIGH_WATERMARK] for name, row, _ in [*transactions, *internal]}
-        found |= {name: tables[1][row * words + HIGH_WATERMARK] for name, row, _ in others}
+        found = {
+            name: table[row * words + HIGH_WATERMARK]
+            for table, entries in zip(tables, (transactions, internal, others), strict=False)
+            for name, row, _ in entries
+        }
         rows = {
-            (row, word): tables[1][row * words + word]
+            (row, word): tables[2][row * words + word]
             for _, row, _ in every
             for word in (LOG_START, FILES_VERSION)
         }
@@ -309,6 +303,22 @@ class RunningSource:
         if len(found) > 1:  # an interrupted move between directories has left one
             found.sort(key=lambda each: state.sequence if (state := read_state(each)) else -1)
         return found[-1] if found else None
+
+
+def copy_while_quiet(copy: Callable[[], memoryview], cells: Sequence[int]) -> list[memoryview]:
+    """Four copies of a table, one after the other, between the first and last of which no cell of `cells` changed.
+
+    They must be four. The cells of one copy are not of one instant: with two kinds of partitions out of the same copy,
+    a marker can come between the one and the other, and the end of its transaction after it.
+
+    Raises:
+        HostFault: the cells change all the time.
+    """
+    for _ in range(QUIET_TRIES):
+        tables = [copy() for _ in range(4)]
+        if all(tables[0][cell] == tables[3][cell] for cell in cells):
+            return tables
+    raise HostFault("transactions end all the time; the cut was not made")
 
 
 class StoppedSource:
@@ -409,6 +419,17 @@ def read_state(directory: Path) -> PartitionState | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def slot_properties(directories: Sequence[Path]) -> bytes | None:
+    """`meta.properties` of the first log directory of a slot that can be read; None if there is none.
+
+    Each directory of a slot has one. A directory whose disk failed must not take the slot out of the backup.
+    """
+    for directory in directories:
+        with suppress(OSError):
+            return (directory / META_PROPERTIES).read_bytes()
+    return None
 
 
 def recovery_points(directory: Path) -> Mapping[TopicPartition, int]:

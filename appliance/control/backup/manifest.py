@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -29,6 +32,7 @@ INLINE_BYTES_MAX: Final = 4096
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
+_OBJECT: Final = re.compile(rf"{DATA}/{_NAME.pattern}/[A-Za-z0-9._-]+\.[0-9]+\.{_ID.pattern}")
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -42,13 +46,27 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """By what a source file is recognized in the next backup, without reading it.
 
-    `incarnation` is that of the partition's state file: it changes when a log loses records.
+    Compaction gives a new file the modification time of the old one, and file systems give its inode to a later file.
+    So `changed_ns` (ctime) is part of it, and `generation`, which changes when compaction has put other files under the
+    names of segments. `incarnation` changes when a log loses records. Both are those of the partition's state file.
     """
 
     device: int
     inode: int
     modified_ns: int
     incarnation: int
+    changed_ns: int = 0
+    generation: int = 0
+
+    def is_unchanged(self, now: Mark) -> bool:
+        """Whether the file is byte for byte as it was. `now`: its mark now."""
+        was = (self.device, self.inode, self.modified_ns, self.changed_ns, self.incarnation)
+        return was == (now.device, now.inode, now.modified_ns, now.changed_ns, now.incarnation)
+
+    def is_appended(self, now: Mark) -> bool:
+        """Whether a file that was appended to then is the same file. `now`: its mark now."""
+        was = (self.device, self.inode, self.incarnation, self.generation)
+        return was == (now.device, now.inode, now.incarnation, now.generation)
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -132,18 +150,27 @@ def decode(content: bytes, path: str) -> Manifest:
         raise CorruptFile(f"{path} is damaged: its SHA-256 does not match")
     try:
         manifest = _decode(line)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:  # also of text that is no JSON, and of values of another type
         raise CorruptFile(f"{path} is no manifest of a backup: {error}") from error
     if manifest.version != VERSION:
         raise CorruptFile(f"{path} has version {manifest.version}; this version reads {VERSION}")
     for file in manifest.all_files():
         if _NAME.fullmatch(file.name) is None:
             raise CorruptFile(f"{path} names a file {file.name!r}")
+        pieces = sum(piece.length_bytes for piece in file.pieces)
+        length = pieces if file.inline is None else len(file.inline)
+        if length != file.length_bytes:
+            raise CorruptFile(f"{path} has {length} bytes of {file.name} instead of {file.length_bytes}")
     for partition in manifest.partitions:
         if _NAME.fullmatch(partition.name) is None:
             raise CorruptFile(f"{path} names a partition {partition.name!r}")
+        if not set(partition.replicas) & manifest.slots.keys():
+            raise CorruptFile(
+                f"{path} has no slot of partition {partition.name}, so it would not be restored"
+            )
     for piece in manifest.pieces():
-        if not piece.path.startswith(f"{DATA}/") or ".." in piece.path.split("/"):
+        folder, _, name = piece.path.removeprefix(f"{DATA}/").partition("/")
+        if not piece.path.startswith(f"{DATA}/") or not (_NAME.fullmatch(folder) and _NAME.fullmatch(name)):
             raise CorruptFile(f"{path} names an object {piece.path!r}")
     return manifest
 
@@ -153,7 +180,36 @@ def manifest_path(id: str) -> str:
     return f"{BACKUPS}/{id}{SUFFIX}"
 
 
+def is_object_path(path: str) -> bool:
+    """Whether a backup gives such paths to its objects. Nothing else in a target is ever removed."""
+    return _OBJECT.fullmatch(path) is not None
+
+
+def moment_of(id: str) -> int:
+    """The milliseconds since 1970 that an id stands for."""
+    at = datetime.strptime(id, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+    return int(at.timestamp()) * 1000 + at.microsecond // 1000
+
+
+def id_at(at_ms: int) -> str:
+    """The id of a backup of this moment, in milliseconds since 1970."""
+    moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{at_ms % 1000:03d}Z"
+
+
+def id_after(ids: Sequence[str], at_ms: int) -> str:
+    """The id of a new backup: by the clock, but above all that there are, because the newest id is the newest backup.
+
+    A clock that was set back would otherwise let `prune` remove the backup that was just taken.
+    """
+    return id_at(max([at_ms, *(moment_of(id) + 1 for id in ids)]))
+
+
 def id_of(name: str) -> str | None:
     """The id of the backup whose manifest's file has this name; None for any other file."""
     id = name.removesuffix(SUFFIX)
-    return id if name.endswith(SUFFIX) and _ID.fullmatch(id) else None
+    if name.endswith(SUFFIX) and _ID.fullmatch(id):
+        with suppress(ValueError):  # the 31st of February
+            moment_of(id)
+            return id
+    return None

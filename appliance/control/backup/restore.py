@@ -75,11 +75,37 @@ def restore(manifest: Manifest, target: Target, data_dir: Path, *, say: Callable
         say(f"slot {slot}: {len(watermarks)} partitions")
     for file in sorted(manifest.files, key=lambda each: each.name == METADATA):
         written += _write(target, file, data_dir / file.name)
+    give_to_owner(data_dir)
     with storage_faults(data_dir):
         sync_directory(data_dir)
         os.unlink(data_dir / MARKER)
         sync_directory(data_dir)
     return written
+
+
+def give_to_owner(data_dir: Path) -> None:
+    """Give what root has restored to the owner of the data directory, whose appliance could not open it otherwise.
+
+    Only what belongs to root and has one name: the owner may have put a link to a file of others there.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    with storage_faults(data_dir):
+        owner = data_dir.stat()
+        if os.geteuid() != 0 or owner.st_uid == 0:
+            return
+        for _, folders, files, at in os.fwalk(data_dir):
+            for name in (*folders, *files):
+                descriptor = os.open(
+                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at
+                )
+                try:
+                    found = os.fstat(descriptor)
+                    if found.st_uid == 0 and (name in folders or found.st_nlink == 1):
+                        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                finally:
+                    os.close(descriptor)
 
 
 def _make_empty(data_dir: Path) -> None:

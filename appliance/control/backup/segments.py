@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -49,6 +49,7 @@ class SourceFile:
     length_bytes: int
     base_offset: int = -1
     is_open: bool = False
+    changed_ns: int = 0
 
 
 def plan_segments(directory: Path, *, log_start: int, high_watermark: int) -> list[SourceFile]:
@@ -72,7 +73,13 @@ def plan_segments(directory: Path, *, log_start: int, high_watermark: int) -> li
             except FileNotFoundError:
                 continue
             found[parsed] = SourceFile(
-                Path(entry.path), status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size, parsed[0]
+                Path(entry.path),
+                status.st_ino,
+                status.st_dev,
+                status.st_mtime_ns,
+                status.st_size,
+                parsed[0],
+                changed_ns=status.st_ctime_ns,
             )
     bases = sorted(base for base, suffix in found if suffix == LOG and base <= high_watermark)
     if not bases:
@@ -169,15 +176,7 @@ def _start(descriptor: int, index: bytes, *, base_offset: int, below: int, lengt
 
 
 def _open(file: SourceFile) -> SourceFile:
-    return SourceFile(
-        file.path,
-        file.inode,
-        file.device,
-        file.modified_ns,
-        file.length_bytes,
-        file.base_offset,
-        is_open=True,
-    )
+    return replace(file, is_open=True)
 
 
 def _opened_as(path: Path, file: SourceFile) -> int:

@@ -3,11 +3,11 @@
 1. Leases on all partitions keep their segments.
 2. The cut (`cut.py`), and a look at the names of all files. If compaction renamed one between the two, the cut is
    made again.
-3. Each file: what the last backup has of the same file, by inode, modification time and incarnation, is named again;
+3. Each file: what the last backup has of the same file, by inode, times, incarnation and generation, is named again;
    what follows it, or all of it, is copied.
 4. The target is forced to the disk, and the manifest is written.
 
-Whoever is killed before 4 leaves objects that no manifest names (`upkeep.prune` removes them).
+A backup that is killed before 4 leaves objects that no manifest names (`upkeep.prune` removes them).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +31,7 @@ from appliance.control.backup.manifest import (
     StoredFile,
     StoredPartition,
     encode,
+    id_after,
     manifest_path,
 )
 from appliance.control.backup.segments import (
@@ -43,7 +43,7 @@ from appliance.control.backup.segments import (
     plan_segments,
 )
 from appliance.control.backup.target import CHUNK_BYTES, DirectoryTarget, Target, is_within
-from appliance.control.backup.upkeep import newest
+from appliance.control.backup.upkeep import ids, newest
 from appliance.errors import HostFault, OperatorFault, StorageFault
 from appliance.log.checkpoint import encode_entries
 from appliance.log.faults import storage_faults
@@ -124,7 +124,7 @@ class _Taking:
                     f"{self._target.shown} holds backups of cluster {before.cluster_id}, and {self._source.data_dir} is"
                     f" cluster {cut.cluster_id}; use another target"
                 )
-            self._id = _id(max(cut.created_ms, 0 if before is None else before.created_ms + 1))
+            self._id = id_after(ids(self._target), cut.created_ms)
             partitions = tuple(
                 self._partition(partition, files, epochs) for partition, files, epochs in planned
             )
@@ -170,9 +170,12 @@ class _Taking:
         raise HostFault("compaction replaced files all the time; try again")
 
     def _partition(self, cut: CutPartition, files: list[SourceFile], epochs: bytes) -> StoredPartition:
+        # Read before the files: a state that is older than they are only lets the next backup copy more.
         state = read_state(cut.directory)
-        incarnation = 0 if state is None else state.incarnation
-        stored = [self._file(cut, each, files, incarnation) for each in files]
+        incarnation, generation = (0, 0) if state is None else (state.incarnation, state.generation)
+        stored = [self._file(cut, each, files, incarnation, generation) for each in files]
+        if state is not None and (now := read_state(cut.directory)) and now.incarnation != incarnation:
+            raise SegmentGone(f"the end of {cut.name}")  # an unclean leader has cut it off meanwhile
         stored.append(StoredFile(LEADER_EPOCHS, len(epochs), inline=epochs))
         metadata = cut.directory / PARTITION_METADATA
         with storage_faults(metadata):
@@ -192,12 +195,18 @@ class _Taking:
         )
 
     def _file(
-        self, cut: CutPartition, file: SourceFile, siblings: list[SourceFile], incarnation: int
+        self,
+        cut: CutPartition,
+        file: SourceFile,
+        siblings: list[SourceFile],
+        incarnation: int,
+        generation: int,
     ) -> StoredFile:
         name = file.path.name.removesuffix(".deleted")
         known = self._known.get((str(cut.topic_id), cut.name.partition, name))
-        mark = Mark(file.device, file.inode, file.modified_ns, incarnation)
-        if known is not None and known.mark == mark and not known.is_open and not file.is_open:
+        mark = Mark(file.device, file.inode, file.modified_ns, incarnation, file.changed_ns, generation)
+        was = None if known is None or known.is_open or file.is_open else known.mark
+        if known is not None and was is not None and was.is_unchanged(mark):
             return known
         with storage_faults(file.path):
             descriptor = open_planned(file)
@@ -244,10 +253,8 @@ def _reusable(known: StoredFile | None, mark: Mark, length_bytes: int) -> tuple[
     """The pieces that hold the first bytes of the file still: it is the same file, and was only appended to."""
     if known is None or known.mark is None or len(known.pieces) >= PIECES_MAX:
         return ()
-    was, is_same = known.mark, known.mark.modified_ns == mark.modified_ns
-    if (was.device, was.inode, was.incarnation) != (mark.device, mark.inode, mark.incarnation):
-        return ()
-    return known.pieces if known.length_bytes <= length_bytes and (known.is_open or is_same) else ()
+    is_same = known.mark.is_appended(mark) if known.is_open else known.mark.is_unchanged(mark)
+    return known.pieces if is_same and known.length_bytes <= length_bytes else ()
 
 
 def _range(descriptor: int, position: int, end: int) -> Iterator[memoryview]:
@@ -265,8 +272,3 @@ def _epochs(cut: CutPartition) -> bytes:
     """The leader epochs that begin below the high watermark, as the file has them."""
     kept = [(epoch, start) for epoch, start in read_epochs(cut.directory) if start < cut.high_watermark]
     return encode_entries(f"{epoch} {start}" for epoch, start in kept)
-
-
-def _id(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(at_ms // 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}.{at_ms % 1000:03d}Z"

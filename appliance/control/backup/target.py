@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from appliance.control.backup.manifest import BACKUPS, DATA
+from appliance.control.backup.manifest import BACKUPS, DATA, id_of, is_object_path
 from appliance.errors import OperatorFault, StorageFault
 from appliance.extras import need
 from appliance.log.checkpoint import sync_directory
@@ -103,7 +103,9 @@ class DirectoryTarget:
         digest, length = hashlib.sha256(), 0
         with storage_faults(target):
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            # Never through a link that another user has put there.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(part, flags, 0o600)
             try:
                 try:
                     for chunk in chunks:
@@ -140,7 +142,7 @@ class DirectoryTarget:
         found: list[str] = []
         root = self._path / directory
         with storage_faults(root):
-            for folder, _, names in os.walk(root):
+            for folder, _, names in os.walk(root, onerror=_raise_unless_missing):
                 below = os.path.relpath(folder, self._path)
                 found += [f"{below}/{name}" for name in names if not name.endswith(_PART)]
         return sorted(found)
@@ -169,12 +171,16 @@ class DirectoryTarget:
             self._lock = -1
 
     def _remove_parts(self) -> None:
-        """What a backup that was killed has left."""
-        for folder, _, names in os.walk(self._path):
-            for name in names:
-                if name.endswith(_PART):
-                    with suppress(OSError):
-                        os.unlink(f"{folder}/{name}")
+        """What a backup that was killed has left. Other files may be below `data`, and stay."""
+        for directory in (BACKUPS, DATA):
+            for folder, _, names in os.walk(self._path / directory):
+                below = os.path.relpath(folder, self._path)
+                for name in names:
+                    whole = name.removesuffix(_PART)
+                    is_manifest = below == BACKUPS and id_of(whole) is not None
+                    if whole != name and (is_manifest or is_object_path(f"{below}/{whole}")):
+                        with suppress(OSError):
+                            os.unlink(f"{folder}/{name}")
 
 
 class ObjectTarget:
@@ -259,6 +265,12 @@ class _missing_passes(storage_faults):  # noqa: N801 - it reads as a statement
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, FileNotFoundError):
             super().__exit__(kind, error, trace)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """A directory that cannot be listed is no empty one: prune would remove what its manifests need."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def is_within(path: Path, directory: Path) -> bool:

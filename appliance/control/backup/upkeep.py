@@ -6,7 +6,16 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from appliance.control.backup.manifest import BACKUPS, DATA, Manifest, Piece, decode, id_of, manifest_path
+from appliance.control.backup.manifest import (
+    BACKUPS,
+    DATA,
+    Manifest,
+    Piece,
+    decode,
+    id_of,
+    is_object_path,
+    manifest_path,
+)
 from appliance.control.backup.target import Target
 from appliance.errors import CorruptFile, OperatorFault
 
@@ -88,8 +97,9 @@ def check_piece(target: Target, piece: Piece) -> tuple[str, int]:
 
 
 def prune(target: Target, keep: int) -> tuple[list[str], int]:
-    """Remove all but the newest `keep` backups, and every object that no remaining manifest names.
+    """Remove all but the newest `keep` backups, and every object of a backup that no remaining manifest names.
 
+    Files that no backup has written stay. Without any manifest nothing is removed.
     A manifest goes before its objects, so a prune that is killed leaves no backup that lacks some.
 
     Returns:
@@ -99,12 +109,14 @@ def prune(target: Target, keep: int) -> tuple[list[str], int]:
         CorruptFile: a manifest that is to stay is damaged, so nobody knows what it names; nothing was removed.
     """
     every = ids(target)
+    if not every:
+        return [], 0
     removed, kept = every[: max(0, len(every) - keep)], every[max(0, len(every) - keep) :]
     needed = {piece.path for id in kept for piece in read_manifest(target, id).pieces()}
     for id in removed:
         target.remove(manifest_path(id))
     target.flush()
-    orphans = [path for path in target.names(DATA) if path not in needed]
+    orphans = [path for path in target.names(DATA) if path not in needed and is_object_path(path)]
     for path in orphans:
         target.remove(path)
     return removed, len(orphans)

@@ -443,7 +443,7 @@ class Supervisor:
             notifier = self._notifier if self._was_ready else Notifier()
             self._wiring, message = read_again(self._wiring, self._settings_now, notifier)
             if message is not None:
-                self._children[CONTROLLER].send(message)
+                self._tell(self._children[CONTROLLER], message)
 
     def _begin_stop(self, total_ms: int) -> None:
         if self._stopping is not None:

@@ -79,7 +79,7 @@ def read_again(
         if settings_now is None:
             raise OperatorFault("there is no configuration file (serve --config)")
         found = reloaded(wiring.settings, wiring.file_configs, settings_now())
-    except (OperatorFault, OSError) as fault:
+    except Exception as fault:  # such as RecursionError of a nested array: it must not stop the appliance
         _logger.error("configuration not read again, nothing was changed: %s", fault)
         notifier.ready(f"serving; configuration not read again: {fault}")
         return wiring, None
