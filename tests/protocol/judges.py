@@ -130,8 +130,11 @@ UNKNOWN_TO_KAFKA_PYTHON = (
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
 )
-"""kafka-python knows no delegation tokens, and of groups the classic protocol only; of these, kio alone judges."""
+"""kafka-python knows neither delegation tokens nor telemetry, and of groups the classic protocol only. Of these, kio
+alone judges."""
 
 
 def kafka_python_class(api: ApiKey, kind: str) -> Any:
