@@ -2,9 +2,9 @@
 
 Does: serves `/metrics`, `/metrics/kafka` and the health checks over HTTP; asks the coordinators about groups while
 somebody reads, and looks at logs for the age of what the groups read next; reads /proc and the free space of disks for
-a page. Never: writes a word that another process reads; makes another process wait; opens a log for writing; reads a
-record. Dies: scrapers connect again, and no counter falls, because every count is in shared memory. It runs only where
-`metrics.listener` is set.
+a page; sends the same to a collector, if one is set. Never: writes a word that another process reads; makes another
+process wait; opens a log for writing; reads a record. Dies: scrapers connect again, and no counter falls, because every
+count is in shared memory. It runs only where `metrics.listener` is set.
 
     /metrics          own names (families.py)             /healthz    200 while this process answers
     /metrics/kafka    Kafka's names (kafka_page.py)       /readyz     200 if every partition with a leader is served
@@ -22,7 +22,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import MemoryShare, MemoryWanted
@@ -38,11 +38,16 @@ from appliance.metrics.client_metrics import ClientMetrics
 from appliance.metrics.exposition import OPENMETRICS, TEXT, Page, accepts_openmetrics
 from appliance.metrics.groups import GroupQuestions
 from appliance.metrics.kafka_page import write_kafka_page
+from appliance.metrics.otlp_page import OtlpPage
 from appliance.metrics.own_page import Disk, Extra, has_controller, is_ready, write_own_page
-from appliance.metrics.proc_files import ProcFiles
+from appliance.metrics.proc_files import ProcFiles, age_ms
 from appliance.metrics.server import Answer, Server
 from appliance.metrics.snapshot import Memory, Process, Snapshot
 from appliance.process.agent import AgentProcess
+from appliance.version import VERSION
+
+if TYPE_CHECKING:
+    from appliance.metrics.otlp_export import MetricsExport
 
 LISTEN_AGAIN_MS: Final = 5_000
 FRESH_FACTOR: Final = 10
@@ -125,6 +130,10 @@ class MetricsAgent:
         self._pushes: TelemetryInbox | None = None
         if settings.takes_telemetry:
             self._take_telemetry()
+        self._export: MetricsExport | None = None
+        self._counting_since_ns = 0
+        if settings.otlp_endpoint:
+            self._begin_export()
         self._listen(is_first=process.generation == 1)
 
     def _take_telemetry(self) -> None:
@@ -135,6 +144,30 @@ class MetricsAgent:
             process.wiring, process.context, bytes_max=settings.client_telemetry_max_bytes
         )
         process.cycle.epoll.register(self._pushes.fileno(), select.EPOLLIN)
+
+    def _begin_export(self) -> None:
+        """Send the metrics to a collector from now on."""
+        # Loaded where it is used: it brings HTTP and TLS along.
+        from appliance.metrics.otlp_export import MetricsExport
+
+        self._export = MetricsExport(self._settings.otlp_endpoint, self._complain)
+        # Counters outlive every process but the supervisor.
+        self._counting_since_ns = (self._clock.now_ms() - age_ms(os.getppid())) * NS_PER_MS
+        self._process.after_ms(self._settings.otlp_interval_ms, self._send_metrics)
+
+    def _send_metrics(self) -> None:
+        """Hand the values of now to the export. The groups are asked about as if the page was read."""
+        assert self._export is not None
+        self._process.after_ms(self._settings.otlp_interval_ms, self._send_metrics)
+        now_ns = self._clock.monotonic_ns()
+        self._ask_about_groups(now_ns)
+        self._ask_about_memory(now_ns)
+        now = self._memory.look()
+        if not now.topology.version:
+            return  # the next request says whose metrics these are
+        page = OtlpPage(started_ns=self._counting_since_ns, now_ns=self._clock.now_ms() * NS_PER_MS)
+        write_own_page(page, now, self._extra(now))
+        self._export.offer(page.request(instance=now.topology.cluster_id, version=VERSION))
 
     def run(self) -> None:
         """Serve until Stop."""
@@ -155,6 +188,8 @@ class MetricsAgent:
         process.stopping()
         if self._pushes is not None:
             self._pushes.close()
+        if self._export is not None:
+            self._export.close()
         server.close()
         process.close()
 

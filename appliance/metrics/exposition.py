@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -45,6 +45,24 @@ class Family:
     help: str
     labels: tuple[str, ...] = ()
     unit: str = ""
+
+
+class FamilyWriter(Protocol):
+    """Where families are written to: a page, or a request to a collector. See `Page` for the methods."""
+
+    def begin(self, family: Family) -> None:
+        """Begin a family; its samples follow. Each family comes once."""
+
+    def add(self, value: Value, *labels: str) -> None:
+        """Write a sample of the family that `begin` named last; label values in the order of its labels."""
+
+    def gauge(self, family: Family, samples: Iterable[tuple[Value, Sequence[str]]]) -> None:
+        """Write a family with all of its samples."""
+
+    def histogram(
+        self, labels: Sequence[str], *, bounds: Sequence[str], counts: Sequence[int], total: Value
+    ) -> None:
+        """Write a histogram of the family that `begin` named last."""
 
 
 _NONE: Final = Family("", Kind.GAUGE, "")

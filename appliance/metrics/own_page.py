@@ -40,7 +40,7 @@ from appliance.ipc.process_table import ProcessState
 from appliance.metrics import families as names
 from appliance.metrics.ages import Ages
 from appliance.metrics.client_metrics import ClientMetrics
-from appliance.metrics.exposition import Family, Page, Value
+from appliance.metrics.exposition import Family, FamilyWriter, Value
 from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
 from appliance.metrics.snapshot import STAGES_AT, Process, Snapshot, TopicState
@@ -109,7 +109,7 @@ def error_name(code: int) -> str:
         return str(code)
 
 
-def write_own_page(page: Page, now: Snapshot, extra: Extra) -> None:
+def write_own_page(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     """Write every family of `families.ALL` that this configuration has samples of."""
     _write_appliance(page, now)
     _write_traffic(page, now)
@@ -128,12 +128,12 @@ def write_own_page(page: Page, now: Snapshot, extra: Extra) -> None:
     _write_itself(page, now, extra)
 
 
-def _one(page: Page, family: Family, value: Value, *labels: str) -> None:
+def _one(page: FamilyWriter, family: Family, value: Value, *labels: str) -> None:
     page.begin(family)
     page.add(value, *labels)
 
 
-def _write_appliance(page: Page, now: Snapshot) -> None:
+def _write_appliance(page: FamilyWriter, now: Snapshot) -> None:
     topology = now.topology
     _one(page, names.BUILD_INFO, 1, VERSION, build(), topology.cluster_id)
     _one(page, names.READY, int(is_ready(now)))
@@ -161,7 +161,7 @@ def is_ready(now: Snapshot) -> bool:
     )
 
 
-def _write_traffic(page: Page, now: Snapshot) -> None:
+def _write_traffic(page: FamilyWriter, now: Snapshot) -> None:
     network = now.of_kind(RoleKind.NETPROC)
     _one(page, names.NETWORK_RECEIVED, sum(each.totals[process_table.BYTES_IN] for each in network))
     _one(page, names.NETWORK_SENT, sum(each.totals[process_table.BYTES_OUT] for each in network))
@@ -192,7 +192,7 @@ def errors(now: Snapshot) -> list[tuple[str, str, int]]:
     ]
 
 
-def _write_requests(page: Page, now: Snapshot) -> None:
+def _write_requests(page: FamilyWriter, now: Snapshot) -> None:
     apis = used_apis(now)
     page.gauge(names.REQUESTS, [(now.apis[at + REQUESTS], (api,)) for api, at in apis])
     page.gauge(names.REQUEST_BYTES, [(now.apis[at + REQUEST_BYTES], (api,)) for api, at in apis])
@@ -226,11 +226,11 @@ def buckets(now: Snapshot, at: int) -> list[int]:
     return now.apis[at + 1 : at + 1 + _BUCKETS]
 
 
-def _histogram(page: Page, now: Snapshot, at: int, *labels: str) -> None:
+def _histogram(page: FamilyWriter, now: Snapshot, at: int, *labels: str) -> None:
     page.histogram(labels, bounds=BOUNDS, counts=buckets(now, at), total=now.apis[at] / NS_PER_S)
 
 
-def _write_replication(page: Page, now: Snapshot) -> None:
+def _write_replication(page: FamilyWriter, now: Snapshot) -> None:
     topology = now.topology
     brokers = sorted(topology.brokers)
     for family, counts in (
@@ -277,7 +277,7 @@ def failed_directories(now: Snapshot) -> list[tuple[int, tuple[str]]]:
     return [(len(directories_of(found)), (str(slot),)) for slot, found in sorted(bits.items())]
 
 
-def _write_logs(page: Page, now: Snapshot, extra: Extra) -> None:
+def _write_logs(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     workers, brokers = now.of_kind(RoleKind.IOPROC), now.topology.brokers
     page.gauge(names.LOG_BYTES, [(size, (str(slot),)) for slot, size in sorted(now.log_bytes.items())])
     page.gauge(names.LOG_SEGMENTS, [(count, (str(slot),)) for slot, count in sorted(now.segments.items())])
@@ -317,7 +317,7 @@ def _ever(name: str) -> Callable[[Process], int]:
     return lambda process: process.counted[name]
 
 
-def _write_waiting(page: Page, now: Snapshot) -> None:
+def _write_waiting(page: FamilyWriter, now: Snapshot) -> None:
     purgatory = RoleKind.PURGATORY
     _one(page, names.PURGATORY_WAITING, shown(now, purgatory, "waiting"))
     _one(page, names.PURGATORY_KEYS, shown(now, purgatory, "watched_keys"))
@@ -330,12 +330,12 @@ def _write_waiting(page: Page, now: Snapshot) -> None:
     _one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
 
 
-def _add_partitions(page: Page, lag: Lag, values: Mapping[int, Value]) -> None:
+def _add_partitions(page: FamilyWriter, lag: Lag, values: Mapping[int, Value]) -> None:
     for partition, value in sorted(values.items()):
         page.add(value, lag.group, lag.topic, str(partition))
 
 
-def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
+def _write_groups(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     coordinator = RoleKind.COORDINATOR
     _one(page, names.GROUPS, shown(now, coordinator, "groups"))
     page.gauge(names.GROUP_MEMBERS, [(each.members, (each.name,)) for each in extra.groups])
@@ -391,7 +391,7 @@ def _write_groups(page: Page, now: Snapshot, extra: Extra) -> None:
     _one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
 
 
-def _write_services(page: Page, now: Snapshot) -> None:
+def _write_services(page: FamilyWriter, now: Snapshot) -> None:
     network, auditor, keys = RoleKind.NETPROC, RoleKind.AUDITOR, RoleKind.KEYS
     _one(page, names.THROTTLED_ANSWERS, counted(now, network, "throttled_answers"))
     _one(page, names.THROTTLE_TIME, counted(now, network, "throttled_ms") / _MS_PER_S)
@@ -418,7 +418,7 @@ def _write_services(page: Page, now: Snapshot) -> None:
         _one(page, names.UNKNOWN_IDENTITY_KEYS, counted(now, keys, "unknown_keys"))
 
 
-def _write_processes(page: Page, now: Snapshot, extra: Extra) -> None:
+def _write_processes(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     def write(family: Family, value: Callable[[Process], Value]) -> None:
         page.gauge(family, [(value(each), (each.name,)) for each in now.processes])
 
@@ -455,7 +455,7 @@ _TOPIC_COLUMNS: Final = (
 """In the order of the columns of a partition's row."""
 
 
-def _write_topics(page: Page, now: Snapshot) -> None:
+def _write_topics(page: FamilyWriter, now: Snapshot) -> None:
     def write(family: Family, value: Callable[[TopicState], int]) -> None:
         page.begin(family)
         for topic in now.topics:
@@ -471,7 +471,7 @@ def _write_topics(page: Page, now: Snapshot) -> None:
     write(names.TOPIC_RECORDS, lambda topic: topic.records)
 
 
-def _write_partitions(page: Page, now: Snapshot) -> None:
+def _write_partitions(page: FamilyWriter, now: Snapshot) -> None:
     states = [(topic.name, topic.partitions) for topic in now.topics]
     for family, attribute in (
         (names.PARTITION_LOG_START, "log_start"),
@@ -489,7 +489,7 @@ def _write_partitions(page: Page, now: Snapshot) -> None:
                 page.add(getattr(each, attribute), name, str(each.partition))
 
 
-def _write_clients(page: Page, now: Snapshot, clients: ClientMetrics) -> None:
+def _write_clients(page: FamilyWriter, now: Snapshot, clients: ClientMetrics) -> None:
     network, metrics = RoleKind.NETPROC, RoleKind.METRICS
     clients.expire()
     _one(page, names.CLIENTS, len(clients))
@@ -508,7 +508,7 @@ def _write_clients(page: Page, now: Snapshot, clients: ClientMetrics) -> None:
         page.add(value, *labels)
 
 
-def _write_itself(page: Page, now: Snapshot, extra: Extra) -> None:
+def _write_itself(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     kind = RoleKind.METRICS
     _one(page, names.PAGES, sum(each.totals[process_table.REQUESTS] for each in now.of_kind(kind)))
     _one(page, names.REFUSED_PAGES, counted(now, kind, "refused_requests"))

@@ -11,8 +11,10 @@ alone writes.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from appliance.channels.traffic_table import KEPT_PER_PAGE, KEPT_WORDS
@@ -111,3 +113,12 @@ class ProcFiles:
     def _place(self, index: int) -> tuple[memoryview, int]:
         page, place = divmod(index, KEPT_PER_PAGE)
         return self._kept[page], place * KEPT_WORDS
+
+
+def age_ms(pid: int) -> int:
+    """Return for how long a process has been there. Source: proc_pid_stat(5), `starttime`."""
+    fields = (
+        Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    )
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - started_s) * 1000)

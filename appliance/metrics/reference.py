@@ -53,6 +53,13 @@ storage of a partition has failed, the appliance is still ready, because a resta
 The package contains a dashboard for Grafana and alert rules for Prometheus: `appliance/metrics/share/dashboard.json`
 and `alerts.yml`. `python -c "import appliance.metrics as m; print(m.__path__[0])"` prints where they are.
 
+## OpenTelemetry
+
+With `metrics.otlp.endpoint = http://127.0.0.1:4318`, the metrics process also sends the series of `/metrics` to the
+collector's `/v1/metrics`, every `metrics.otlp.interval.ms`, as OTLP over HTTP in JSON. Names are those of this page
+without `_total`. Counters are cumulative, and begin when the appliance started. A collector that does not answer costs
+a line in the log. The next request then has the newer values.
+
 ## What it costs
 
 A *metrics process* reads shared memory and formats the pages. No other process waits for it. Without `metrics.listener`

@@ -3,7 +3,7 @@
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
 | netproc, coordinator, purgatory, metrics, console, services | DAC_READ_SEARCH | opens shared memory for writing |
-| services with trace.otlp.endpoint | DAC_READ_SEARCH | the same; it may connect to the port of the collector |
+| services, metrics with the endpoint of a collector | as above | the same; they may connect to its port |
 | metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
 | metrics with metrics.client.telemetry | as above | the same, and makes its socket |
@@ -35,7 +35,7 @@ from typing import Final
 from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings
-from appliance.config.sections.services import endpoint_port
+from appliance.config.collector_url import collector_port
 from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
@@ -135,12 +135,17 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
 def ports_of(kind: RoleKind, settings: Settings) -> Sequence[int]:
     """Return the TCP ports to which a role of WRITE_NO_FILES may connect.
 
-    The console is a client of each slot. A services process sends traces to a collector.
+    The console is a client of each slot. A services process sends traces to a collector, a metrics process metrics.
     """
-    listener, port = settings.console_listener, endpoint_port(settings.services.trace_otlp_endpoint)
+    listener = settings.console_listener
     if kind is RoleKind.CONSOLE and listener is not None:
         return range(listener.port, listener.port + settings.slots)
-    return (port,) if kind is RoleKind.SERVICES and port is not None else ()
+    collectors = {
+        RoleKind.SERVICES: settings.services.trace_otlp_endpoint,
+        RoleKind.METRICS: settings.metrics.otlp_endpoint,
+    }
+    port = collector_port(collectors.get(kind, ""))
+    return () if port is None else (port,)
 
 
 def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from appliance.collector import Collector
 from appliance.message_trace.event import Event
 from appliance.message_trace.spans import request_of
 from appliance.version import VERSION
 
 WAITING_MAX: Final = 10_000
 SENT_MAX: Final = 500
-TIMEOUT_S: Final = 5.0
 PAUSE_S: Final = 5.0
 """After a failure."""
 PATH: Final = "/v1/traces"
@@ -34,12 +32,7 @@ class TraceExport:
     """
 
     def __init__(self, endpoint: str, complain: Callable[[str], object]) -> None:
-        url = urlsplit(endpoint)
-        self._endpoint = endpoint
-        self._is_tls = url.scheme == "https"
-        self._host = url.hostname or ""
-        self._port = url.port
-        self._path = url.path.rstrip("/") + PATH
+        self._collector = Collector(endpoint, PATH)
         self._complain = complain
         self._waiting: deque[Event] = deque()
         self._wakes = threading.Condition()
@@ -73,29 +66,13 @@ class TraceExport:
                     return
                 count = min(SENT_MAX, len(self._waiting))
                 events = [self._waiting.popleft() for _ in range(count)]
-            fault = self._send(events)
+            fault = self._collector.post(msgspec.json.encode(request_of(events, version=VERSION)))
             if fault is None:
                 self.sent += len(events)
                 continue
             self.dropped += len(events)
             self._complain(
-                f"trace.otlp.endpoint {self._endpoint}: {fault}; {len(events)} steps were not sent"
+                f"trace.otlp.endpoint {self._collector.url}: {fault}; {len(events)} steps were not sent"
             )
             with self._wakes:
                 self._wakes.wait_for(lambda: self._is_ending, timeout=PAUSE_S)
-
-    def _send(self, events: list[Event]) -> str | None:
-        """Send one request; return what went wrong."""
-        body = msgspec.json.encode(request_of(events, version=VERSION))
-        kind = HTTPSConnection if self._is_tls else HTTPConnection
-        try:
-            connection = kind(self._host, self._port, timeout=TIMEOUT_S)
-            try:
-                connection.request("POST", self._path, body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                answer.read(4096)
-            finally:
-                connection.close()
-        except (OSError, HTTPException, ValueError) as fault:
-            return str(fault) or type(fault).__name__
-        return None if answer.status // 100 == 2 else f"HTTP status {answer.status}"

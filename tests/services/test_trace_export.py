@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from appliance.message_trace.event import Event
 from appliance.services.trace_export import WAITING_MAX, TraceExport
 from tests.message_trace.test_rules import TRACE, parsed
+from tests.support.otlp_collector import OtlpCollector
 from tests.system.raw import wait_until
 
 
@@ -25,57 +23,30 @@ def events(count: int) -> list[Event]:
     ]
 
 
-class Collector:
-    """Takes OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                assert self.headers["Content-Type"] == "application/json"
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.requests.append((self.path, json.loads(body)))
-                self.send_response(collector.status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Be quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def spans(self) -> int:
-        requests = [parsed(body) for _, body in self.requests]
-        return sum(len(each.resource_spans[0].scope_spans[0].spans) for each in requests)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+def spans(collector: OtlpCollector) -> int:
+    requests = [parsed(body) for _, body in collector.requests]
+    return sum(len(each.resource_spans[0].scope_spans[0].spans) for each in requests)
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    made = Collector()
+def collector() -> Iterator[OtlpCollector]:
+    made = OtlpCollector()
     yield made
     made.close()
 
 
-def test_steps_arrive_as_spans(collector: Collector) -> None:
+def test_steps_arrive_as_spans(collector: OtlpCollector) -> None:
     lines: list[str] = []
     export = TraceExport(collector.url + "/base/", lines.append)
     export.offer(events(1_200))
     wait_until(lambda: export.sent == 1_200, "all are sent")
     assert {path for path, _ in collector.requests} == {"/base/v1/traces"}
-    assert collector.spans() == 1_200
+    assert spans(collector) == 1_200
     assert (export.dropped, lines) == (0, [])
     export.close()
 
 
-def test_a_collector_that_refuses_costs_these_steps_and_a_line(collector: Collector) -> None:
+def test_a_collector_that_refuses_costs_these_steps_and_a_line(collector: OtlpCollector) -> None:
     collector.status = 503
     lines: list[str] = []
     export = TraceExport(collector.url, lines.append)

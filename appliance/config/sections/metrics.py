@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.config.collector_url import check_collector_url
 from appliance.config.http_address import is_loopback, parse_http_address
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
@@ -95,8 +96,30 @@ class MetricsSettings:
         "dropped.",
     )
 
+    otlp_endpoint: str = option(
+        "",
+        "metrics.otlp.endpoint",
+        doc="URL of a collector that takes OpenTelemetry metrics over HTTP, such as http://127.0.0.1:4318. The metrics "
+        "process sends what the page /metrics shows to URL/v1/metrics. If the collector does not answer, the next "
+        "request has the newer values. Empty means that nothing is sent. Needs metrics.listener.",
+    )
+    otlp_interval_ms: int = option(
+        60_000,
+        "metrics.otlp.interval.ms",
+        unit="ms",
+        minimum=1000,
+        maximum=3_600_000,
+        doc="Time between two requests to metrics.otlp.endpoint.",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
+        check_collector_url("metrics.otlp.endpoint", self.otlp_endpoint)
+        if self.otlp_endpoint and self.listener is None:
+            raise ConfigurationError(
+                f"metrics.otlp.endpoint = {self.otlp_endpoint!r}: there is no metrics process that could send:"
+                " set metrics.listener"
+            )
         if self.client_telemetry and self.listener is None:
             raise ConfigurationError(
                 "metrics.client.telemetry = true: there is no metrics process that could take what clients push:"

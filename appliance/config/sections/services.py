@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
-from urllib.parse import urlsplit
 
+from appliance.config.collector_url import check_collector_url
 from appliance.config.declaration import ConfigType
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
@@ -72,36 +72,11 @@ class ServicesSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_endpoint(self.trace_otlp_endpoint)
+        check_collector_url("trace.otlp.endpoint", self.trace_otlp_endpoint)
         if not self.delay_levels:
             raise ConfigurationError("delivery.delay.levels must not be empty")
         level_delays_ms("delivery.delay.levels", self.delay_levels)
         level_delays_ms("delivery.delay.exact.levels", self.delay_exact_levels)
-
-
-def check_endpoint(url: str) -> None:
-    """Raises ConfigurationError where the URL of a collector is neither empty nor http(s) with a host."""
-    if not url:
-        return
-    try:
-        found = urlsplit(url)
-        _ = found.port
-    except ValueError as fault:
-        raise ConfigurationError(f"trace.otlp.endpoint = {url!r}: {fault}") from None
-    if found.scheme not in ("http", "https") or not found.hostname:
-        raise ConfigurationError(
-            f"trace.otlp.endpoint = {url!r}: must be a URL such as http://127.0.0.1:4318"
-        )
-    if found.query or found.fragment or found.username is not None:
-        raise ConfigurationError(f"trace.otlp.endpoint = {url!r}: must have no user, query or fragment")
-
-
-def endpoint_port(url: str) -> int | None:
-    """Return the TCP port of a collector's URL that `check_endpoint` takes; None if it is empty."""
-    if not url:
-        return None
-    found = urlsplit(url)
-    return found.port if found.port is not None else 443 if found.scheme == "https" else 80
 
 
 def level_delays_ms(option_name: str, names: Sequence[str]) -> tuple[int, ...]:
