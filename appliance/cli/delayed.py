@@ -16,6 +16,7 @@ from appliance.cli.delayed_view import DelayedView, WaitingView
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
+from appliance.config.retry_configs import RETRY_GROUP
 from appliance.delivery.due import CANCEL, ID_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -148,7 +149,11 @@ def _require_delays(topic: str, bootstrap: str) -> None:
     (pending,) = asked(
         lambda: client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
     ).values()
-    entry = answer_of(pending).get("delivery.delay.enable")
+    configs = answer_of(pending)
+    group = configs.get(RETRY_GROUP)
+    if group is not None and group.value:
+        raise BrokerError(f"{topic} is a retry topic; what consumers hand back cannot be cancelled")
+    entry = configs.get("delivery.delay.enable")
     if entry is None or entry.value != "true":
         raise BrokerError(
             f"{topic} has not the setting delivery.delay.enable = true, so nothing can be cancelled"

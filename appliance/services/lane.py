@@ -156,6 +156,9 @@ class Lane:
     def may_forget(self, now_ms: int) -> int:
         """Return the offset below which no record is needed any more."""
         marks = self._marks
+        if marks and marks[-1][1] > now_ms:
+            # The clock was set back. Otherwise nothing could be forgotten until it has come to the later time again.
+            marks = self._marks = deque((offset, min(at_ms, now_ms)) for offset, at_ms in marks)
         while len(marks) > 1 and marks[1][1] < now_ms - REMEMBERED_MS:
             marks.popleft()
         old = now_ms - REMEMBERED_MS

@@ -115,3 +115,11 @@ def test_headers_count_for_its_bound() -> None:
         assert not taken(
             Lane("5s", DELAY_MS, position=0), replace(waiting.to_record(NOW_MS), offset=0)
         ).has_room
+
+
+def test_a_clock_that_was_set_back_by_years_does_not_keep_the_log_for_years() -> None:
+    ahead_ms = NOW_MS + 365 * 86_400_000
+    lane = taken(Lane("5s", DELAY_MS, position=0), stored(0, at_ms=ahead_ms, sequence=3))
+    lane.pop()
+    assert lane.may_forget(NOW_MS) == 0, "its batch can be sent again"
+    assert lane.may_forget(NOW_MS + REMEMBERED_MS + 60_000) == 1
