@@ -29,6 +29,8 @@ VERSION: Final = 1
 GROUPS_MAX: Final = 1_000
 """Groups of a partition. Further ones are not counted: one that was forgotten would be counted from the beginning."""
 PIECE_PARTITIONS: Final = 50
+PIECE_BYTES: Final = 1 << 20
+"""Of a piece, or one partition, which never has more than a batch takes."""
 
 UNCHANGED: Final = -1
 """In what a round has changed: `observed` has not."""
@@ -131,8 +133,15 @@ def encode_snapshot(
     positions: Positions, *, audit_id: str, replay_from: int, snapshot: int
 ) -> Iterator[bytes]:
     """Return the values of a snapshot's records, in order. `snapshot`: its number, higher than any before."""
-    keys = list(positions.partitions)
-    pieces = [keys[at : at + PIECE_PARTITIONS] for at in range(0, len(keys), PIECE_PARTITIONS)] or [[]]
+    pieces: list[list[PartitionKey]] = [[]]
+    size_bytes = 0
+    for key, position in positions.partitions.items():
+        own_bytes = len(encode(Positions({key: position}, observed=UNCHANGED)))
+        if pieces[-1] and (size_bytes + own_bytes > PIECE_BYTES or len(pieces[-1]) >= PIECE_PARTITIONS):
+            pieces.append([])
+            size_bytes = 0
+        pieces[-1].append(key)
+        size_bytes += own_bytes
     for number, some in enumerate(pieces):
         part = Positions({key: positions.partitions[key] for key in some}, observed=UNCHANGED)
         if number == 0:

@@ -17,6 +17,7 @@ from appliance.message_audit.batches import (
 from appliance.message_audit.commits import Commit
 from appliance.message_audit.entry import Finding, Kind, encode
 from appliance.message_audit.observation import Fetched
+from appliance.message_audit.portions import Result
 from appliance.message_audit.positions import GroupPosition, PartitionKey, PartitionPosition
 from appliance.message_audit.record_ids import follow, parse_id
 from appliance.message_audit.tally import OTHER_BUCKET, Key, Part, Tally
@@ -50,9 +51,13 @@ class AuditReader(Rounds[Audited]):
     def _has_results(self) -> bool:
         return bool(self._tally)
 
-    def _results(self) -> Iterable[tuple[str, bytes]]:
+    def _results(self) -> Iterable[Result]:
         for entry in self._tally.entries():
-            yield f"{entry.topic}-{entry.partition}", encode(entry)
+            # What was fetched is below `observed`, and not below the position of a partition.
+            key = (
+                None if entry.kind == Kind.FETCHED else self._topics.names.get((entry.topic, entry.partition))
+            )
+            yield Result(f"{entry.topic}-{entry.partition}", encode(entry), key)
 
     def _forget_results(self) -> None:
         self._tally = Tally()
@@ -114,7 +119,10 @@ class AuditReader(Rounds[Audited]):
         records = batch.records
         place = audited.place
         if not records and place is not None and not batch.is_unread:
-            stretch = yield from read_stretch(place, batch.first, headers_only=False)
+            # No more than this batch: with times of their own, the records of each one may belong to several buckets.
+            stretch = yield from read_stretch(
+                place, batch.first, headers_only=False, bytes_max=facts.size_bytes
+            )
             found = [each for each in stretch.batches if each.first == batch.first]
             records = found[0].records if found else []
         if not records:  # gone, or not to be decoded: all in the bucket of its first record

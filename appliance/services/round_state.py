@@ -1,7 +1,8 @@
 """The memory of audit and trace: each round's results and positions in one topic, a snapshot now and then in another.
 
     load     the last whole snapshot, and after it the positions of all later rounds
-    write    one batch: results, and one record of kind `positions`. If its outcome is not known: load again
+    write    one batch: results, and one record of kind `positions`. If its outcome is not known: load again.
+             More than WRITTEN_BYTES are several batches (`message_audit.portions`)
     snapshot every SNAPSHOT_MS; after that, the snapshots before it are removed
 
 So a death takes a round's positions together with its results, or neither. The topic of results may be deleted, or lose
@@ -10,11 +11,12 @@ its end in a power cut: then positions are those of the snapshot, or what is lef
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.message_audit import positions
+from appliance.message_audit.portions import Result, portions
 from appliance.message_audit.positions import Piece, Positions
 from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.places import LogPlace
@@ -25,6 +27,8 @@ from appliance.services.log_reads import read_stretch
 
 SNAPSHOT_MS: Final = 60_000
 PAUSE_MS: Final = 200
+WRITTEN_BYTES: Final = 3 << 20
+"""Of one batch; its topic takes BATCH_BYTES_MAX (`followed_topics`)."""
 
 
 class RoundState:
@@ -55,9 +59,10 @@ class RoundState:
         last = positions.last_snapshot(pieces)
         self.positions = Positions()
         replay_from = 0
+        # Above every number that was used: pieces of a snapshot that is not whole never mix with those of the next one.
+        self._snapshot = max((piece.snapshot for piece in pieces), default=0)
         for piece in last:
             self.positions.update(piece.positions)
-            self._snapshot = piece.snapshot
             if piece.audit_id == self._topics.results_id():
                 replay_from = piece.replay_from
         values = yield from self._values(self._topics.results, replay_from)
@@ -92,20 +97,19 @@ class RoundState:
                 ]
                 offset = batch.end
 
-    def write(self, results: Iterable[tuple[str, bytes]], changed: Positions) -> Generator[Step, Any, bool]:
-        """Append a round; False: its outcome is not known, or nobody takes it. Then `load` must follow.
-
-        Args:
-            results: key and value of each record.
-        """
+    def write(self, results: Sequence[Result], changed: Positions) -> Generator[Step, Any, bool]:
+        """Append a round; False: its outcome is not known, or nobody takes it. Then `load` must follow."""
         place = self._place(self._topics.results)
         if place is None:
             return False
         now_ms = self._clock.now_ms()
-        records = [Record(value, key.encode(), timestamp_ms=now_ms) for key, value in results]
-        records.append(Record(positions.encode(changed), _POSITIONS_KEY, timestamp_ms=now_ms))
-        error: int = yield Appending(place, encode_batch(records, leader_epoch=place.leader_epoch))
-        return not error
+        for some, part in portions(results, changed, bytes_max=WRITTEN_BYTES):
+            records = [Record(each.value, each.key.encode(), timestamp_ms=now_ms) for each in some]
+            records.append(Record(positions.encode(part), _POSITIONS_KEY, timestamp_ms=now_ms))
+            error: int = yield Appending(place, encode_batch(records, leader_epoch=place.leader_epoch))
+            if error:
+                return False
+        return True
 
     def snapshot(self) -> Generator[Step, Any, None]:
         """Write a snapshot, if it is time. Call it only while no round is being written."""

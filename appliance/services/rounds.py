@@ -21,7 +21,8 @@ from appliance.clock import Clock
 from appliance.cluster import OBSERVATIONS
 from appliance.message_audit.attribution import Appended, Attribution
 from appliance.message_audit.commits import Commit, Commits
-from appliance.message_audit.observation import Fetched, decode
+from appliance.message_audit.observation import NAME_LENGTH_MAX, Fetched, decode
+from appliance.message_audit.portions import Result
 from appliance.message_audit.positions import (
     GROUPS_MAX,
     UNCHANGED,
@@ -79,8 +80,8 @@ class Rounds(Generic[F]):
     def _has_results(self) -> bool:
         raise NotImplementedError
 
-    def _results(self) -> Iterable[tuple[str, bytes]]:
-        """Return key and value of each record to write."""
+    def _results(self) -> Iterable[Result]:
+        """Return each record to write."""
         raise NotImplementedError
 
     def _forget_results(self) -> None:
@@ -183,7 +184,7 @@ class Rounds(Generic[F]):
             is_behind = yield from self._read_fetches()
         # Positions alone wait for results. A death before that has no effect: what is read again has no results.
         if self._has_results or len(self._changed.partitions) >= CHANGED_MAX:
-            is_written = yield from self._state.write(self._results(), self._changed)
+            is_written = yield from self._state.write(list(self._results()), self._changed)
             if not is_written:
                 return None
             self._changed = Positions(observed=UNCHANGED)
@@ -331,7 +332,7 @@ class Rounds(Generic[F]):
             return
         group = position.groups.get(commit.group)
         if group is None:
-            if len(position.groups) >= GROUPS_MAX:
+            if len(position.groups) >= GROUPS_MAX or len(commit.group) > NAME_LENGTH_MAX:
                 self.refused_groups += 1
                 return
             group = position.groups[commit.group] = GroupPosition(position.begin, position.begin, -1, -1)

@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import ApplianceError
+from appliance.message_audit.batches import TIME_MS_MAX
 from appliance.message_audit.commits import Commit
 from appliance.message_audit.observation import Fetched, short
+from appliance.message_audit.portions import Result
 from appliance.message_audit.positions import GroupPosition, PartitionKey, PartitionPosition, Traced
 from appliance.message_trace.event import Event, Step, encode
 from appliance.message_trace.finding import Found, traced
@@ -36,6 +38,9 @@ TRACED_MAX: Final = 1_000
 TRACED_ALL_MAX: Final = 100_000
 EVENTS_MAX: Final = 5_000
 """A round ends when it has so many events."""
+EVENTS_ALL_MAX: Final = 50_000
+"""Further steps of a round are dropped, and counted as `untraced_records`. A round ends between two observations, and
+one of these may have millions of steps."""
 DETAIL_LENGTH_MAX: Final = 300
 
 
@@ -83,10 +88,13 @@ class TraceReader(Rounds[TracedPartition]):
     def _has_results(self) -> bool:
         return bool(self._events)
 
-    def _results(self) -> Iterable[tuple[str, bytes]]:
+    def _results(self) -> Iterable[Result]:
         self._written = self._events
         for event in self._events:
-            yield event.trace, encode(event)
+            # A fetch is below `observed`, and not below the position of a partition.
+            is_fetch = event.step == Step.FETCHED
+            key = None if is_fetch else self._topics.names.get((event.topic, event.partition))
+            yield Result(event.trace, encode(event), key)
 
     def _forget_results(self) -> None:
         self._events = []
@@ -146,7 +154,8 @@ class TraceReader(Rounds[TracedPartition]):
         client, principal, appended_ms = self._appended_by(key, found.offset)
         at_ms = -1 if appended_ms is None else appended_ms
         record = Traced(found.trace, found.parent, producer_id, at_ms)
-        produced_ms = found.timestamp_ms
+        # A client may send any 64 bits as a time. A collector refuses a request with such a span.
+        produced_ms = found.timestamp_ms if 0 <= found.timestamp_ms <= TIME_MS_MAX else -1
         who = Who(client, principal)
         self._note(Step.PRODUCED, followed, found.offset, record, at_ms=produced_ms, who=who)
         self._note(Step.APPENDED, followed, found.offset, record, at_ms=at_ms, since_ms=produced_ms, who=who)
@@ -254,6 +263,9 @@ class TraceReader(Rounds[TracedPartition]):
         since_ms: int | None = None,
         who: Who = NOBODY,
     ) -> None:
+        if len(self._events) >= EVENTS_ALL_MAX:
+            self.untraced_records += 1
+            return
         self._events.append(
             Event(
                 trace=record.trace,

@@ -6,11 +6,13 @@ from random import Random
 import pytest
 
 from appliance.cluster import OBSERVATIONS, TRACE, TRACE_STATE
+from appliance.log.config import LogSettings
 from appliance.log.producer_state import AppendOrigin
 from appliance.message_trace.event import Event, decode, in_order
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.record import Record, encode_batch
+from appliance.services.followed_topics import BATCH_BYTES_MAX
 from appliance.services.trace_reader import PER_SECOND, TRACED_MAX
 from tests.log.batches import read_all
 from tests.message_trace.test_rules import PARENT, VALID
@@ -107,6 +109,18 @@ def test_remembered_records_are_bounded(house: Tracing) -> None:
     consumed = [each.offset for each in events(house) if each.step == "consumed"]
     assert len(consumed) == TRACED_MAX
     assert min(consumed) == 2 * (TRACED_MAX - 100) - TRACED_MAX, "the oldest are forgotten"
+
+
+def test_more_steps_than_a_batch_takes_are_written_once(house: Tracing) -> None:
+    house.logs.settings[TRACE] = LogSettings(max_message_bytes=BATCH_BYTES_MAX)
+    produce(house, count=TRACED_MAX)
+    house.rounds()
+    for number in range(20):
+        house.fetch(0, TRACED_MAX, client=f"reader-{number}")
+    house.commit(TRACED_MAX)
+    house.rounds()
+    found = [each.step for each in events(house)]
+    assert (found.count("fetched"), found.count("consumed")) == (20 * TRACED_MAX, TRACED_MAX)
 
 
 @pytest.mark.parametrize("topic", [TRACE, TRACE_STATE, OBSERVATIONS])
