@@ -63,6 +63,7 @@ class ConsoleAgent:
             self._site.serve,
             clock=clock,
             allowed_hosts=self._settings.allowed_hosts,
+            is_known=self._site.is_known,
         )
         self._running = True
         self._listen(is_first=process.generation == 1)

@@ -5,7 +5,7 @@
 
 The standard library parses requests. This file bounds what strangers can use: connections, the time by which a request
 must be whole and an answer must have left, the bytes of a form. If there is no room for a connection, the one that has
-waited the longest for its next request gives way.
+waited the longest for a request, or for its end, gives way.
 
 Each answer has headers by which a browser runs no script but those of this package, shows the console in no other page,
 and tells no other site where it was.
@@ -13,10 +13,11 @@ and tells no other site where it was.
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Final
@@ -36,6 +37,10 @@ ANSWER_MS: Final = 120_000
 """To build an answer and send it. A stream has that for each of its events."""
 FORM_BYTES_MAX: Final = 2 << 20
 """A record that somebody types in, and its key and headers."""
+STRANGERS_FORM_BYTES_MAX: Final = 16 << 10
+"""A login. Nobody without a session sends more."""
+HEAD_BYTES_MAX: Final = 64 << 10
+"""First line and headers. The standard library alone would take 6 MiB."""
 FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 
@@ -86,6 +91,35 @@ class _Refused(Exception):
         self.text = text
 
 
+class _Lines(io.BufferedReader):
+    """Bytes of a connection. The lines of one head are bounded together, and end with CR LF or LF.
+
+    A CR in the middle of a line is refused: the standard library ends a line there, and a proxy may not, so the two
+    could see different headers (RFC 9112, section 2.2).
+    """
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw, HEAD_BYTES_MAX)
+        self.left_bytes = HEAD_BYTES_MAX
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return a line of a head.
+
+        Raises:
+            _Refused: it is too long, or has a CR inside.
+        """
+        is_first = self.left_bytes == HEAD_BYTES_MAX
+        line = super().readline(self.left_bytes)
+        self.left_bytes -= len(line)
+        if line and not line.endswith(b"\n") and not self.left_bytes:
+            raise _Refused(
+                414 if is_first else 431, f"the head of a request has at most {HEAD_BYTES_MAX} bytes"
+            )
+        if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
+            raise _Refused(400, "a line of the head has a CR inside")
+        return line
+
+
 class _Connection:
     """What the server knows of a connection."""
 
@@ -110,6 +144,7 @@ class Server:
     Args:
         serve: answers a request; in the thread of its connection.
         allowed_hosts: names that a request may give this host.
+        is_known: whether cookies are those of a person who has logged in; others send small forms only.
     """
 
     def __init__(
@@ -119,8 +154,12 @@ class Server:
         *,
         clock: Clock,
         allowed_hosts: tuple[str, ...],
+        is_known: Callable[[Mapping[str, str]], bool] = lambda _: False,
     ) -> None:
         self._address = address
+        self.is_known = is_known
+        self.forms = threading.Lock()
+        """One large form is read into fields at a time, because that takes many times its bytes."""
         self.serve = serve
         self.clock = clock
         self.allowed_hosts = frozenset(name.lower() for name in allowed_hosts)
@@ -177,7 +216,10 @@ class Server:
                 sock.close()
                 continue
             sock.settimeout(ANSWER_MS / 1000)
-            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+            except RuntimeError:  # the system has no room for a thread
+                self._remove(connection)
 
     def _end_one(self) -> bool:
         """End the connection that has waited the longest for a request; its thread removes it. Whether there is one."""
@@ -214,9 +256,12 @@ class Server:
             with suppress(OSError, ValueError):
                 _Handler(self, connection)
         finally:
-            with self._lock:
-                self._connections.pop(id(connection), None)
-                connection.sock.close()
+            self._remove(connection)
+
+    def _remove(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.pop(id(connection), None)
+            connection.sock.close()
 
 
 def _shut(sock: socket.socket) -> None:
@@ -236,6 +281,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._connection = connection
         super().__init__(connection.sock, ("", 0), owner)  # type: ignore[arg-type]
 
+    def setup(self) -> None:
+        """Read through `_Lines`."""
+        super().setup()
+        self.rfile = _Lines(self.rfile.detach())
+
     def handle_one_request(self) -> None:
         """Wait for the next request with the time for that, and serve it."""
         clock, connection = self._owner.clock, self._connection
@@ -243,8 +293,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.rfile.peek(1):  # type: ignore[attr-defined]
             self.close_connection = True
             return
-        connection.move(clock.monotonic_ns(), REQUEST_MS, is_waiting=False)
-        super().handle_one_request()
+        # It still gives way to others: a client that sends slowly holds no place that another one needs.
+        connection.move(clock.monotonic_ns(), REQUEST_MS, is_waiting=True)
+        self.rfile.left_bytes = HEAD_BYTES_MAX  # type: ignore[attr-defined]
+        try:
+            super().handle_one_request()
+        except _Refused as refusal:
+            self.send_error(refusal.status)
         connection.move(clock.monotonic_ns(), IDLE_MS, is_waiting=True)
 
     def do_GET(self) -> None:
@@ -274,6 +329,8 @@ class _Handler(BaseHTTPRequestHandler):
         Raises:
             _Refused: it is not served.
         """
+        if self.headers.defects:
+            raise _Refused(400, "a line of the head is no header")
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1:
             raise _Refused(400, "a request needs one header Host")
@@ -284,26 +341,8 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if not path.startswith("/"):
             raise _Refused(400, "the target of a request must be a path")
-        form: Mapping[str, str] = {}
-        if "transfer-encoding" in self.headers:
-            raise _Refused(411, "a form needs its length")
-        length = self.headers.get("Content-Length", "0")
-        if not length.isascii() or not length.isdigit():
-            raise _Refused(400, "Content-Length is no number")
-        if int(length):
-            if self.command != "POST":
-                raise _Refused(400, "only POST has a body")
-            if int(length) > FORM_BYTES_MAX:
-                raise _Refused(413, f"a form has at most {FORM_BYTES_MAX} bytes")
-            if self.headers.get_content_type() != FORM_TYPE:
-                raise _Refused(415, f"a form is {FORM_TYPE}")
-            body = self.rfile.read(int(length))
-            if len(body) < int(length):
-                raise _Refused(400, "the form ends too early")
-            try:
-                form = _fields(body.decode("ascii"))
-            except ValueError:
-                raise _Refused(400, "the form cannot be read") from None
+        cookies = _cookies(self.headers.get("Cookie", ""))
+        form = self._form(cookies)
         try:
             queried = _fields(query)
         except ValueError:
@@ -313,9 +352,39 @@ class _Handler(BaseHTTPRequestHandler):
             path=path,
             query=queried,
             form=form,
-            cookies=_cookies(self.headers.get("Cookie", "")),
+            cookies=cookies,
             headers={name.lower(): value for name, value in self.headers.items()},
         )
+
+    def _form(self, cookies: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the fields of the body.
+
+        Raises:
+            _Refused: it is not read.
+        """
+        form: Mapping[str, str] = {}
+        if "transfer-encoding" in self.headers:
+            raise _Refused(411, "a form needs its length")
+        length, *others = self.headers.get_all("Content-Length") or ["0"]
+        if others or not length.isascii() or not length.isdigit() or len(length) > 18:
+            raise _Refused(400, "Content-Length is no number")
+        if int(length):
+            if self.command != "POST":
+                raise _Refused(400, "only POST has a body")
+            bytes_max = FORM_BYTES_MAX if self._owner.is_known(cookies) else STRANGERS_FORM_BYTES_MAX
+            if int(length) > bytes_max:
+                raise _Refused(413, f"a form has at most {bytes_max} bytes")
+            if self.headers.get_content_type() != FORM_TYPE:
+                raise _Refused(415, f"a form is {FORM_TYPE}")
+            body = self.rfile.read(int(length))
+            if len(body) < int(length):
+                raise _Refused(400, "the form ends too early")
+            try:
+                with self._owner.forms if len(body) > STRANGERS_FORM_BYTES_MAX else nullcontext():
+                    form = _fields(body.decode("ascii"))
+            except ValueError:
+                raise _Refused(400, "the form cannot be read") from None
+        return form
 
     def _refuse(self, status: int, text: str) -> None:
         self.close_connection = True
@@ -359,6 +428,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse what the standard library cannot parse; nothing of the request is in the answer."""
         self._owner.refused_requests += 1
         self.command = getattr(self, "command", None) or "GET"
+        self.requestline = ""
         self.request_version = self.protocol_version
         self._refuse(int(code), "the request is refused")
 

@@ -2,7 +2,7 @@
 
     login ──→ session ──→ each request moves it to the end of the queue
                  │
-                 └──→ ends by a logout, by IDLE without a request, by LIFE, or because one more than the maximum came
+                 └──→ ends by a logout, by IDLE without a request, by LIFE, or because it gives way to one more
 
 A token is 256 random bits, so nobody guesses one. The table holds only digests of tokens, so looking one up takes the
 same time whatever a stranger sends. `csrf` is another secret: a form sends it back, and no other web page can know it.
@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -79,7 +79,8 @@ class Sessions:
     """All sessions. Threads share it.
 
     Args:
-        sessions_max: one more ends the one that was used the longest time ago.
+        sessions_max: one more ends a session of the user who has the most, so nobody can push out all others; of these
+            the one that was used the longest time ago.
         idle_ms: without a request for so long, a session ends.
     """
 
@@ -98,11 +99,18 @@ class Sessions:
         ended: list[Session] = []
         with self._lock:
             while len(self._by_digest) >= self._max:
-                ended.append(self._by_digest.popitem(last=False)[1])
+                ended.append(self._by_digest.pop(self._next_to_end(session.user)))
             self._by_digest[_digest(token)] = session
         for each in ended:
             each.link.close()
         return token
+
+    def _next_to_end(self, newcomer: str) -> bytes:
+        """Return the digest of the session that gives way to one of `newcomer`."""
+        counts = Counter(each.user for each in self._by_digest.values())
+        counts[newcomer] += 1
+        most = max(counts[each.user] for each in self._by_digest.values())
+        return next(digest for digest, each in self._by_digest.items() if counts[each.user] == most)
 
     def find(self, token: str, *, now_ns: int) -> Session | None:
         """Return the session of a token, and count this as a use of it."""

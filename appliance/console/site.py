@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,6 +76,11 @@ class Site:
         self._logins = threading.BoundedSemaphore(LOGINS_AT_ONCE)
         # Cookies do not know ports, and a host may have several consoles.
         self.cookie = f"appliance_console_{settings.console.address[1]}"
+
+    def is_known(self, cookies: Mapping[str, str]) -> bool:
+        """Return whether cookies are those of a session."""
+        token = cookies.get(self.cookie, "")
+        return self.sessions.find(token, now_ns=self.clock.monotonic_ns()) is not None
 
     def serve(self, request: Request) -> Response:
         """Answer a request."""

@@ -18,6 +18,7 @@ from appliance.console.server import (
     FORM_BYTES_MAX,
     IDLE_MS,
     REQUEST_MS,
+    STRANGERS_FORM_BYTES_MAX,
     Request,
     Response,
     Server,
@@ -37,7 +38,11 @@ class Scene:
         self.requests: list[Request] = []
         self.go_on = threading.Event()
         self.server = Server(
-            ("127.0.0.1", self.port), self.serve, clock=self.clock, allowed_hosts=("console.example",)
+            ("127.0.0.1", self.port),
+            self.serve,
+            clock=self.clock,
+            allowed_hosts=("console.example",),
+            is_known=lambda cookies: cookies.get("one") == "1",
         )
         self.server.listen()
         self.clients: list[socket.socket] = []
@@ -138,6 +143,7 @@ def test_another_name_is_dns_rebinding_and_is_refused(scene: Scene, host: bytes)
     assert scene.server.refused_requests == 1
 
 
+TOO_MUCH: Final = STRANGERS_FORM_BYTES_MAX + 1
 FORM: Final = b"Content-Type: application/x-www-form-urlencoded\r\n"
 
 
@@ -162,6 +168,11 @@ FORM: Final = b"Content-Type: application/x-www-form-urlencoded\r\n"
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n" + FORM + b"\r\n\xff\xff=", 400),
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n" + FORM + b"\r\na=%FF", 400),
         (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6000\r\n" + FORM + b"\r\n" + b"a=1&b=" * 1000, 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % TOO_MUCH + FORM + b"\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 0\r\n" + FORM + b"\r\na=1", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nno header\r\nContent-Length: 5\r\n\r\nGET /", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1\rContent-Length: 5\r\n\r\nGET /", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + (b"H: " + b"x" * 60_000 + b"\r\n") * 9 + b"\r\n", 431),
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused_and_nothing_of_it_comes_back(
@@ -182,6 +193,23 @@ def test_a_form_is_read(scene: Scene) -> None:
     (request,) = scene.requests
     assert request.form == {"a": "<b>", "c": " d", "e": ""}
     assert request.cookies == {"one": "1", "two": "2"}
+
+
+def test_a_person_who_has_logged_in_sends_large_forms(scene: Scene) -> None:
+    body = b"a=" + b"x" * (FORM_BYTES_MAX - 2)
+    head = b"POST /f HTTP/1.1\r\nHost: localhost\r\nCookie: one=1\r\nContent-Length: %d\r\n" % len(body)
+    assert b" 200 " in scene.ask(head + FORM + b"\r\n" + body)
+    assert len(scene.requests[0].form["a"]) == FORM_BYTES_MAX - 2
+
+
+def test_connections_that_send_slowly_give_way(scene: Scene) -> None:
+    for _ in range(CONNECTIONS_MAX):
+        scene.connect().sendall(GET[:20])
+    scene.wait_for(CONNECTIONS_MAX)
+    time.sleep(0.2)  # their threads read
+    last = scene.connect()
+    last.sendall(GET)
+    assert b" 200 " in last.recv(1 << 16)
 
 
 def test_requests_of_one_connection_follow_each_other(scene: Scene) -> None:

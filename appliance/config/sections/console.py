@@ -51,8 +51,8 @@ class ConsoleSettings:
         unit="sessions",
         minimum=1,
         maximum=1000,
-        doc="Maximum number of people who are logged in to the console at once. One more login ends the session that "
-        "was used the longest time ago.",
+        doc="Maximum number of people who are logged in to the console at once. One more login ends a session of "
+        "the user who has the most, the one that was used the longest time ago.",
     )
     session_idle_ms: int = option(
         1_800_000,
