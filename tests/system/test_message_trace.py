@@ -17,22 +17,22 @@ from appliance_client import Consumer as NativeConsumer
 from appliance_client import Producer as NativeProducer
 from appliance_client.tracing import TraceConsumer, TraceProducer
 from tests.cli.command import appliance
-from tests.services.test_trace_export import Collector
 from tests.support.broker import Appliance
+from tests.support.otlp_collector import OtlpCollector
 from tests.system.test_message_audit import PATIENCE_S, kill
 
 PARENT: Final = "b7ad6b7169203331"
 
 
 @pytest.fixture(scope="module")
-def collector() -> Iterator[Collector]:
-    made = Collector()
+def collector() -> Iterator[OtlpCollector]:
+    made = OtlpCollector()
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Appliance]:
+def broker(tmp_path_factory: pytest.TempPathFactory, collector: OtlpCollector) -> Iterator[Appliance]:
     made = Appliance(
         tmp_path_factory.mktemp("trace") / "data",
         settings={"services.processes": 1, "trace.otlp.endpoint": collector.url},
@@ -77,7 +77,9 @@ def steps(broker: Appliance, record: str, *wanted: str) -> list[dict[str, Any]]:
         assert time.monotonic() < until, f"{wanted} did not come: {found} {done.errors}"
 
 
-def test_one_query_shows_the_way_of_a_record_whatever_dies(broker: Appliance, collector: Collector) -> None:
+def test_one_query_shows_the_way_of_a_record_whatever_dies(
+    broker: Appliance, collector: OtlpCollector
+) -> None:
     create(broker, "orders")
     trace = "0af7651916cd43dd8448eb211c80319c"
     client = Producer({"bootstrap.servers": broker.address, "client.id": "shop", "compression.type": "zstd"})
@@ -120,7 +122,7 @@ def test_one_query_shows_the_way_of_a_record_whatever_dies(broker: Appliance, co
     assert PARENT in raw
 
 
-def names_of(collector: Collector) -> set[str]:
+def names_of(collector: OtlpCollector) -> set[str]:
     return {
         span["name"]
         for _, body in list(collector.requests)
