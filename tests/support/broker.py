@@ -268,6 +268,11 @@ class Appliance:
             self._give_up(f"left shared memory behind: {left_names}")
         self._forget()
 
+    def wait(self, timeout_s: float) -> int:
+        """Return the exit code of the command once it has ended. Raises `TimeoutExpired`."""
+        assert self._process is not None, "not started"
+        return self._process.wait(timeout_s)
+
     def stop_without(self, timeout_s: float) -> list[psutil.Process]:
         """SIGTERM where something cannot be ended; the processes that are left once the command has said so.
 

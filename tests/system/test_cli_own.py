@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from appliance.build import NAMES, build
@@ -136,9 +136,8 @@ def test_second_appliance_on_the_same_directory_is_refused_in_one_line(own: Appl
 
 
 def test_ctrl_c_stops_serving_cleanly(own_broker: Appliance) -> None:
-    serving = psutil.Process(own_broker.pid)
-    serving.send_signal(signal.SIGINT)
-    assert serving.wait(30) == 0
+    os.kill(own_broker.pid, signal.SIGINT)
+    assert own_broker.wait(30) == 0
     own_broker.stop()  # asserts that nothing is left
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from appliance.protocol.records.record import Record, encode_batch
@@ -104,6 +103,6 @@ def test_stop_answers_who_waits(tmp_path: Path) -> None:
             with pytest.raises(ConnectionEnded):
                 connection.read_frame()
         # Whoever waits holds nobody up: no process is killed for being late.
-        assert psutil.Process(appliance.pid).wait(30) == 0
+        assert appliance.wait(30) == 0
     finally:
         appliance.stop()
