@@ -4,7 +4,8 @@
     __delayed_cancels        what was cancelled
     __delayed_5s, …          the records; those behind the position, and not cancelled, wait
 
-Records go by one after the other, so memory does not grow with what waits. Records of open transactions are not read.
+Records go by one after the other. A record that goes from one level to the next is in both for a moment, so the places
+of REMEMBERED_MAX records are kept, and each of these counts once. Records of open transactions are not read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from appliance.cli.connecting import BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at
 from appliance.cli.request import request
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
-from appliance.delivery.waiting import NotWaiting, Waiting, delay_partition, waiting_of
+from appliance.delivery.waiting import NotWaiting, Origin, Waiting, delay_partition, waiting_of
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.records.record import Record
@@ -33,6 +34,9 @@ POLL_S: Final = 0.2
 BATCH: Final = 1_000
 SILENCE_POLLS: Final = 150
 """After so many polls without a word the broker counts as silent: 30 s."""
+
+REMEMBERED_MAX: Final = 1_000_000
+"""Places of records, about 250 bytes each. What waits beyond these may be seen twice."""
 
 Place = tuple[str, int]
 
@@ -112,7 +116,13 @@ class DelayedView:
             for each in self._partitions
             if each.startswith(DELAYED_PREFIX) and each not in {DELAYED_STATE, DELAYED_CANCELS}
         ]
+        seen: set[tuple[UUID, int, int, Origin]] = set()
         for place, found in self._read(self._places(levels, numbers), positions):
+            known = found.topic_id, found.partition, found.offset, found.origin
+            if known in seen:
+                continue
+            if len(seen) < REMEMBERED_MAX:
+                seen.add(known)
             name = found.delivery_id
             is_cancelled = (
                 name is not None and found.offset < cancelled.get((found.topic_id, found.partition, name), -1)
