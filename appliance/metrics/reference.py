@@ -96,8 +96,8 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
 - Members, committed offsets and lags are those of the last whole round. A lag compares what was committed with where
   the partition ended in the same round. `appliance_metrics_group_round_age_seconds` says how old the round is.
-- With `metrics.client.telemetry`, clients push their own metrics (KIP-714). Say which ones with a subscription:
-  `kafka-client-metrics.sh --alter --name all --metrics org.apache.kafka. --interval 60000`.
+- With `metrics.client.telemetry`, clients push their own metrics (KIP-714). A subscription says which:
+  `kafka-client-metrics.sh --bootstrap-server HOST:PORT --alter --name a --metrics org.apache.kafka. --interval 60000`.
   `appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client
   and up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its
   series. A push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
