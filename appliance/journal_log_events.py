@@ -163,6 +163,12 @@ LOG_EVENTS: Final = (
     LogEvent("metrics-not-listening", "%s; next attempt in %s ms", "reason retry_ms"),
     LogEvent("metrics-page-defect", "internal error in the page %s: %s", "page error"),
     LogEvent(
+        "metrics-not-sent",
+        "metrics.otlp.endpoint %s: %s; the metrics were not sent",
+        "endpoint reason",
+    ),
+    LogEvent("console-stream-defect", "internal error in the stream %s: %s", "path error"),
+    LogEvent(
         "connection-rate-exceeded",
         "connection from %s closed: this address opens more than its connection_creation_rate",
         "address",

@@ -14,6 +14,7 @@ import os
 import select
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from appliance.channels.key_channel import PublishedKeys, publish
@@ -99,6 +100,9 @@ class KeyAgent:
         if asked:
             self._asked += asked
             self._schedule.asked(self._clock.monotonic_ns())
+        # The thread sets the result first, so a turn for another reason may find it before this word of it.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._done)
         if self._result is not None:
             self._finish(self._result)
         if self._running and self._fetch is None and self._clock.monotonic_ns() >= self._schedule.due_ns:
@@ -132,7 +136,6 @@ class KeyAgent:
             self._process.after_ms(FETCH_MS, lambda: self._abort(fetch))
 
     def _finish(self, result: bytes | HostFault) -> None:
-        os.eventfd_read(self._done)
         self._fetch = self._result = None
         self._fetches += 1
         try:
