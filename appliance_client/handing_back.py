@@ -8,6 +8,7 @@ needed first.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
@@ -100,7 +101,7 @@ class _Making:
         keep: keeps a record, if the group asks for the order, and returns whether it did (`ordered`).
     """
 
-    __slots__ = ("_keep", "_make", "_options", "_producer", "_topics")
+    __slots__ = ("_keep", "_lock", "_make", "_options", "_producer", "_topics")
 
     def __init__(
         self,
@@ -113,6 +114,7 @@ class _Making:
         self._topics = topics
         self._make = make
         self._keep = keep
+        self._lock = threading.Lock()
         self._producer: Any = None
 
     def give_to(self, records: Iterable[ConsumerRecord]) -> None:
@@ -121,16 +123,17 @@ class _Making:
             record.source = self
 
     def producer(self) -> Any:
-        if self._producer is None:
-            options = {
-                each.name: getattr(self._options, each.name)
-                for each in fields(ConnectionOptions)
-                if each.init
-            }
-            self._producer = self._make(
-                **options, acks="all", linger_ms=0, max_request_size=REQUEST_BYTES_MAX
-            )
-        return self._producer
+        with self._lock:  # several workers may hand back at once
+            if self._producer is None:
+                options = {
+                    each.name: getattr(self._options, each.name)
+                    for each in fields(ConnectionOptions)
+                    if each.init
+                }
+                self._producer = self._make(
+                    **options, acks="all", linger_ms=0, max_request_size=REQUEST_BYTES_MAX
+                )
+            return self._producer
 
     def to_send(self, record: ConsumerRecord, reason: Reason, is_dead: bool) -> ToSend:
         return handed_back(record, self._topics.of(record.topic), reason=reason, is_dead=is_dead)

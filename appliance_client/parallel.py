@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from appliance_client.consumer import Consumer
@@ -49,7 +49,7 @@ class ParallelConsumer(RebalanceListener):
         drain_ms: how long a rebalance, or the end, waits for the records that are being processed.
 
     Raises:
-        OptionError: the consumer commits by itself, or a number is below 1.
+        OptionError: the consumer commits by itself, or a number is too small.
     """
 
     def __init__(
@@ -67,7 +67,16 @@ class ParallelConsumer(RebalanceListener):
         on_failure: OnFailure | None = None,
         drain_ms: int = 30_000,
     ) -> None:
-        refuse_wrong(consumer, workers=workers, window=window)
+        refuse_wrong(
+            consumer,
+            at_least_1={"workers": workers, "window": window},
+            at_least_0={
+                "commit_interval_ms": commit_interval_ms,
+                "retries": retries,
+                "retry_pause_ms": retry_pause_ms,
+                "drain_ms": drain_ms,
+            },
+        )
         self._consumer = consumer
         self._topics = topics
         self._process = process
@@ -106,9 +115,10 @@ class ParallelConsumer(RebalanceListener):
             self._consumer.subscribe(self._topics, listener=self)
             self._poll_on()
         finally:
+            deadline_s = time.monotonic() + self._drain_s
             self._end()
             for thread in threads:
-                thread.join(self._drain_s)
+                thread.join(max(0.0, deadline_s - time.monotonic()))
         if self._failure is not None:
             raise self._failure
 
@@ -116,6 +126,7 @@ class ParallelConsumer(RebalanceListener):
         next_commit_s = time.monotonic() + self._commit_interval_s
         while not self._stops.is_set():
             polled = self._consumer.poll(POLL_MS)
+            refuse_ordered(self._consumer, polled)
             with self._changed:
                 for place, records in polled.items():
                     self._window.add(TopicPartition(*place), records)
@@ -171,37 +182,49 @@ class ParallelConsumer(RebalanceListener):
             self._take(task)
 
     def _take(self, task: Task) -> None:
-        error = self._processed(task.record)
+        failure: ProcessingError | None = None
+        is_done = False
+        try:
+            is_done = self._is_processed(task.record)
+        except ProcessingError as error:
+            failure = error
+        except (
+            BaseException
+        ) as error:  # SystemExit, too: a worker that ends without a word would hold its lane for ever
+            failure = failure_of(task.record, error)
         with self._changed:
-            if error is None:
+            if is_done:
                 has_room = self._window.done(task)
             else:
                 has_room = True
                 self._window.give_up(task)
-                if self._failure is None:
-                    self._failure = error
+                self._failure = self._failure or failure
                 self._stops.set()
             self._changed.notify_all()
         if has_room:
             self._consumer.wakeup()
 
-    def _processed(self, record: ConsumerRecord) -> ProcessingError | None:
-        """Process a record; None, or why it has failed."""
+    def _is_processed(self, record: ConsumerRecord) -> bool:
+        """Process a record. False: `stop` came between two attempts, and the record is left to the next owner.
+
+        Raises:
+            ProcessingError: the record has failed.
+        """
         for attempt in range(self._retries + 1):
             try:
                 self._process(record)
-                return None
+                return True
             except Exception as error:
                 failed = error
             if attempt < self._retries and self._stops.wait(self._retry_pause_s):
-                break
-        if self._on_failure is not None:
-            try:
-                self._on_failure(record, failed)
-                return None
-            except Exception as error:
-                failed = error
-        return failure_of(record, failed)
+                return False
+        if self._on_failure is None:
+            raise failure_of(record, failed)
+        try:
+            self._on_failure(record, failed)
+        except Exception as error:
+            raise failure_of(record, error) from error
+        return True
 
     # The group
 
@@ -228,20 +251,38 @@ class ParallelConsumer(RebalanceListener):
             return self._window.statistics()
 
 
-def refuse_wrong(consumer: Any, *, workers: int, window: int) -> None:
+def refuse_wrong(consumer: Any, *, at_least_1: Mapping[str, int], at_least_0: Mapping[str, int]) -> None:
     """Raises:
-    OptionError: the consumer commits by itself, or a number is below 1.
+    OptionError: the consumer commits by itself, or a number is too small.
     """
     if consumer._options.enable_auto_commit:
         raise OptionError(
             "enable.auto.commit must be false: the consumer would commit records that are not processed yet"
         )
-    for name, value in (("workers", workers), ("window", window)):
-        if value < 1:
-            raise OptionError(f"{name} = {value}: must be at least 1")
+    for least, numbers in ((1, at_least_1), (0, at_least_0)):
+        for name, value in numbers.items():
+            if value < least:
+                raise OptionError(f"{name} = {value}: must be at least {least}")
 
 
-def failure_of(record: ConsumerRecord, error: Exception) -> ProcessingError:
+def refuse_ordered(consumer: Any, polled: Iterable[TopicPartition]) -> None:
+    """Raises:
+    OptionError: the group asks for the order of one of these topics (retry.ordered).
+
+    Such a consumer gives a record that was kept again at its own position. Here, later records are in process by then,
+    and their commit would pass the kept one.
+    """
+    ordered = consumer._consumer.ordered
+    if ordered is None or not ordered.rules:
+        return
+    for topic, _ in polled:
+        if topic in ordered.rules:
+            raise OptionError(
+                f"{topic}: its retries keep the order (retry.ordered), which several workers cannot; use Consumer"
+            )
+
+
+def failure_of(record: ConsumerRecord, error: BaseException) -> ProcessingError:
     """Return the error of `run` for a record that has failed."""
     failure = ProcessingError(
         f"{record.topic}-{record.partition}, offset {record.offset}: {type(error).__name__}: {error}"

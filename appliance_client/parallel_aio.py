@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from appliance_client.consumer_core import RebalanceListener
 from appliance_client.core import logger
 from appliance_client.errors import ClientError, ProcessingError
-from appliance_client.parallel import POLL_MS, failure_of, refuse_wrong
+from appliance_client.parallel import POLL_MS, failure_of, refuse_ordered, refuse_wrong
 from appliance_client.values import ConsumerRecord, TopicPartition
 from appliance_client.window import Order, Task, Window
 
@@ -43,7 +43,16 @@ class ParallelConsumer(RebalanceListener):
         on_failure: OnFailure | None = None,
         drain_ms: int = 30_000,
     ) -> None:
-        refuse_wrong(consumer, workers=workers, window=window)
+        refuse_wrong(
+            consumer,
+            at_least_1={"workers": workers, "window": window},
+            at_least_0={
+                "commit_interval_ms": commit_interval_ms,
+                "retries": retries,
+                "retry_pause_ms": retry_pause_ms,
+                "drain_ms": drain_ms,
+            },
+        )
         self._consumer = consumer
         self._topics = topics
         self._process = process
@@ -77,6 +86,7 @@ class ParallelConsumer(RebalanceListener):
         next_commit_s = time.monotonic() + self._commit_interval_s
         while not self._stops:
             polled = await self._consumer.poll(POLL_MS)
+            refuse_ordered(self._consumer, polled)
             async with self._changed:
                 for place, records in polled.items():
                     self._window.add(TopicPartition(*place), records)
@@ -131,37 +141,53 @@ class ParallelConsumer(RebalanceListener):
             async with self._changed:
                 task = self._window.next()
                 while task is None:
+                    if self._stops:
+                        return  # `process` may have swallowed the cancellation
                     await self._changed.wait()
                     task = self._window.next()
             await self._take(task)
 
     async def _take(self, task: Task) -> None:
-        error = await self._processed(task.record)
+        failure: ProcessingError | None = None
+        is_done = False
+        try:
+            is_done = await self._is_processed(task.record)
+        except ProcessingError as error:
+            failure = error
+        except asyncio.CancelledError as error:
+            worker = asyncio.current_task()
+            if worker is None or worker.cancelling():
+                raise
+            # What `process` waited for was cancelled. The worker goes on; it would hold its lane for ever.
+            failure = failure_of(task.record, error)
         async with self._changed:
-            if error is None:
+            if is_done:
                 self._window.done(task)
             else:
                 self._window.give_up(task)
-                self._failure = self._failure or error
+                self._failure = self._failure or failure
                 self._stops = True
             self._changed.notify_all()
 
-    async def _processed(self, record: ConsumerRecord) -> ProcessingError | None:
+    async def _is_processed(self, record: ConsumerRecord) -> bool:
+        """As `parallel.ParallelConsumer._is_processed`."""
         for attempt in range(self._retries + 1):
             try:
                 await self._process(record)
-                return None
+                return True
             except Exception as error:
                 failed = error
             if attempt < self._retries:
                 await asyncio.sleep(self._retry_pause_s)
-        if self._on_failure is not None:
-            try:
-                await self._on_failure(record, failed)
-                return None
-            except Exception as error:
-                failed = error
-        return failure_of(record, failed)
+                if self._stops:
+                    return False
+        if self._on_failure is None:
+            raise failure_of(record, failed)
+        try:
+            await self._on_failure(record, failed)
+        except Exception as error:
+            raise failure_of(record, error) from error
+        return True
 
     # The group
 

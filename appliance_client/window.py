@@ -82,6 +82,10 @@ class Window:
         if share is None:
             share = self._shares[place] = _Share(place)
         for record in records:
+            if share.next_offset is None:
+                # Committed although nothing is done yet: without a committed offset, auto.offset.reset = latest would
+                # let the next owner skip these records.
+                share.next_offset = record.offset
             share.offsets.append(record.offset)
             task = Task(record, share, self._lane(record, share))
             behind = self._lanes.get(task.lane)

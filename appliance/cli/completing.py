@@ -5,6 +5,7 @@ A person waits for the answer, so it comes within a second or has no names. Noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from click.shell_completion import CompletionItem
 
 TIMEOUT_S: Final = 1.0
 NAMES_MAX: Final = 500
+_PLAIN: Final = re.compile(r"[\w@%+=:,./][\w@%+=:,./-]*")
+"""Names that are completed. Clients choose names of groups, and a shell would run what is in `$(…)` or behind `;`."""
 
 
 def complete_names(command: click.Command) -> None:
@@ -23,6 +26,11 @@ def complete_names(command: click.Command) -> None:
     for parameter in command.params:
         if (names := _names_for(parameter)) is not None:
             parameter._custom_shell_complete = _completing(names)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a shell takes a name as one word that is no flag."""
+    return _PLAIN.fullmatch(name) is not None
 
 
 def _names_for(parameter: click.Parameter) -> Callable[[str], Iterable[str]] | None:
@@ -46,7 +54,11 @@ def _completing(names: Callable[[str], Iterable[str]]) -> Any:
         try:
             with context.scope(cleanup=False):
                 address = bootstrap_of(str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP))
-                found = sorted(each for each in names(address.split(",")[0]) if each.startswith(incomplete))
+                found = sorted(
+                    each
+                    for each in names(address.split(",")[0])
+                    if each.startswith(incomplete) and is_plain(each)
+                )
         except (ApplianceError, OSError, click.ClickException):
             return []
         return [CompletionItem(name) for name in found if incomplete or not name.startswith("__")][:NAMES_MAX]

@@ -66,7 +66,14 @@ def _print_lines(headings: Sequence[str], rows: Sequence[Sequence[object]], righ
 
 
 def _shown(cell: object) -> str:
-    return "-" if cell is None else str(cell)
+    return "-" if cell is None else plain(str(cell))
+
+
+def plain(text: str) -> str:
+    """`text` with escapes for what a terminal would obey or a table would break at: clients choose names of groups."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def shown_duration(duration_ms: int) -> str:

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from appliance.cli.completing import is_plain
+from appliance.cli.output import plain
+
 ROOT = Path(__file__).parents[2]
 MANY = 120_000
 PROGRAM = """
@@ -77,3 +80,13 @@ def test_on_a_terminal_cells_are_folded_to_its_width_and_a_long_table_is_not() -
         os.close(leader)
         longest = max(len(line.rstrip()) for line in shown.decode().splitlines())
         assert (longest <= 80) == is_folded
+
+
+def test_a_name_that_a_client_chose_neither_steers_the_terminal_nor_adds_a_row() -> None:
+    assert plain("g\x1b[2J\nother\x9b1m\u202e") == "g\\x1b[2J\\nother\\x9b1m\\u202e"
+    assert plain("Zoë 日本") == "Zoë 日本"
+
+
+def test_only_names_that_a_shell_takes_as_one_word_are_completed() -> None:
+    assert all(map(is_plain, ("orders", "a.b-c_d", "Zoë", "__consumer_offsets")))
+    assert not any(map(is_plain, ("$(reboot)", "a;b", "a b", "a\nplain,b", "--yes", "`x`", "")))

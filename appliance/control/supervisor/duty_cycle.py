@@ -234,7 +234,7 @@ class Supervisor:
                     child.silence.answered()
                 case MemoryWanted() if child.role.kind is RoleKind.METRICS:
                     self._shares.begin(child)
-                case LogLevels():
+                case LogLevels() if child.role == CONTROLLER:
                     journal.set_levels(message.levels)  # the next lives begin with them as well
                     self._tell_others(child, message)
                 case _:
