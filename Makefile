@@ -106,7 +106,7 @@ STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 # and wait for the rest of their time: three at a time, and nothing that computes runs beside them. Longest first.
 SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
 
-test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 35 minutes
+test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 30 minutes
 	$(call STEP,1 of 4,install the tests' needs: 1.6 GB at the first time)
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
 	$(call STEP,2 of 4,fetch the judges and check beside the compiled build: two minutes unless these sources were compiled before)
