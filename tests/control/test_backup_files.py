@@ -29,7 +29,7 @@ from appliance.control.backup.manifest import (
 )
 from appliance.control.backup.restore import give_to_owner
 from appliance.control.backup.segments import (
-    SegmentGone,
+    PlannedFileGone,
     end_of_segment,
     index_of,
     open_planned,
@@ -143,7 +143,7 @@ def test_file_is_found_by_its_inode_after_compaction_and_missed_after_removal(tm
     assert os.pread(descriptor, 1 << 20, 0) == content
     os.close(descriptor)
     file.path.with_name(file.path.name + ".deleted").unlink()
-    with pytest.raises(SegmentGone):
+    with pytest.raises(PlannedFileGone):
         open_planned(file)
 
 

@@ -24,17 +24,20 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+)
 
 _ENTRY: Final = Struct(">II")
-_HEADER: Final = Struct(">qi")
-_LAST_DELTA: Final = Struct(">i")
-_LAST_DELTA_AT: Final = 23
-_HEADER_BYTES: Final = 61
-_OVERHEAD: Final = 12
 _INDEXES: Final = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 
-class SegmentGone(Exception):
+class PlannedFileGone(Exception):
     """A file that the plan names is not there any more: compaction ran twice, or the partition was moved."""
 
 
@@ -110,13 +113,13 @@ def open_planned(file: SourceFile) -> int:
     """A descriptor of the file that the plan saw, whatever its name is now.
 
     Raises:
-        SegmentGone: it is not there any more.
+        PlannedFileGone: it is not there any more.
     """
     for path in (file.path, file.path.with_name(file.path.name + ".deleted")):
         descriptor = _opened_as(path, file)
         if descriptor >= 0:
             return descriptor
-    raise SegmentGone(str(file.path))
+    raise PlannedFileGone(str(file.path))
 
 
 def end_of_segment(descriptor: int, index: bytes, *, base_offset: int, below: int, length_bytes: int) -> int:
@@ -127,14 +130,15 @@ def end_of_segment(descriptor: int, index: bytes, *, base_offset: int, below: in
         length_bytes: the file's size; room that was taken ahead may follow the last batch.
     """
     position = _start(descriptor, index, base_offset=base_offset, below=below, length_bytes=length_bytes)
-    while position + _HEADER_BYTES <= length_bytes:
-        header = os.pread(descriptor, _HEADER_BYTES, position)
-        if len(header) < _HEADER_BYTES:
+    while position + HEADER_BYTES <= length_bytes:
+        header = os.pread(descriptor, HEADER_BYTES, position)
+        if len(header) < HEADER_BYTES:
             break
-        offset, length = _HEADER.unpack_from(header)
-        if length <= 0 or offset >= below or position + _OVERHEAD + length > length_bytes:
+        fields = HEADER.unpack(header)
+        offset, length = fields[H_BASE_OFFSET], fields[H_BATCH_LENGTH]
+        if length <= 0 or offset >= below or position + LOG_OVERHEAD + length > length_bytes:
             break
-        position += _OVERHEAD + length
+        position += LOG_OVERHEAD + length
     return position
 
 
@@ -144,7 +148,7 @@ def index_of(file: SourceFile, siblings: Sequence[SourceFile]) -> bytes:
     planned = [each for each in siblings if each.path.name == name]
     try:
         descriptor = open_planned(planned[0]) if planned else os.open(file.path.with_name(name), os.O_RDONLY)
-    except (OSError, SegmentGone):
+    except (OSError, PlannedFileGone):
         return b""
     try:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
@@ -164,12 +168,13 @@ def _start(descriptor: int, index: bytes, *, base_offset: int, below: int, lengt
             high = middle
     for entry in range(low - 1, max(low - 4, -1), -1):
         relative, position = _ENTRY.unpack_from(index, entry * _ENTRY.size)
-        if position + _HEADER_BYTES > length_bytes:
+        if position + HEADER_BYTES > length_bytes:
             continue
-        header = os.pread(descriptor, _HEADER_BYTES, position)
-        if len(header) == _HEADER_BYTES:
-            offset = _HEADER.unpack_from(header)[0]
-            last = offset + _LAST_DELTA.unpack_from(header, _LAST_DELTA_AT)[0]
+        header = os.pread(descriptor, HEADER_BYTES, position)
+        if len(header) == HEADER_BYTES:
+            fields = HEADER.unpack(header)
+            offset = fields[H_BASE_OFFSET]
+            last = offset + fields[H_LAST_OFFSET_DELTA]
             if base_offset <= offset <= base_offset + relative <= last < below:
                 return int(position)
     return 0

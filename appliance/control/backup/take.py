@@ -35,7 +35,7 @@ from appliance.control.backup.manifest import (
     manifest_path,
 )
 from appliance.control.backup.segments import (
-    SegmentGone,
+    PlannedFileGone,
     SourceFile,
     end_of_segment,
     index_of,
@@ -86,7 +86,7 @@ def take_backup(data_dir: Path, target: Target, *, say: Callable[[str], None]) -
                 taking = _Taking(source, target, newest(target))
                 manifest = taking.run()
                 return Taken(manifest, taking.copied_bytes, time.monotonic() - begin)
-            except SegmentGone as gone:
+            except PlannedFileGone as gone:
                 if number == COPY_TRIES:
                     raise HostFault(f"{gone} was removed while it was copied; try again") from gone
                 say(f"{gone} was removed while it was copied; going on from a new moment")
@@ -175,7 +175,7 @@ class _Taking:
         incarnation, generation = (0, 0) if state is None else (state.incarnation, state.generation)
         stored = [self._file(cut, each, files, incarnation, generation) for each in files]
         if state is not None and (now := read_state(cut.directory)) and now.incarnation != incarnation:
-            raise SegmentGone(f"the end of {cut.name}")  # an unclean leader has cut it off meanwhile
+            raise PlannedFileGone(f"the end of {cut.name}")  # an unclean leader has cut it off meanwhile
         stored.append(StoredFile(LEADER_EPOCHS, len(epochs), inline=epochs))
         metadata = cut.directory / PARTITION_METADATA
         with storage_faults(metadata):
