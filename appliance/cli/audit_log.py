@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,31 +14,18 @@ import msgspec
 
 from appliance.audit.entry import DENIED, DONE, EVENTS, FAILED, UNKNOWN, Entry, Resource, time_text
 from appliance.audit.reader import EntryFilter, Reader
+from appliance.cli.moments import moment
 from appliance.errors import HostFault, OperatorFault
 from appliance.journal_line import one_line
 
 LOOK_S: Final = 0.25
 SHOWN_RESOURCES: Final = 5
-_AGO: Final = re.compile(r"(\d+)([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _time(_context: click.Context, parameter: click.Parameter, text: str | None) -> str:
+def _time(context: click.Context, parameter: click.Parameter, text: str | None) -> str:
     """Return a time as entries write it."""
-    if not text:
-        return ""
-    if ago := _AGO.fullmatch(text):
-        return time_text(time.time_ns() // 1_000_000 - int(ago[1]) * _SECONDS[ago[2]] * 1000)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is no time: give 2026-03-01T12:00:00Z, 2026-03-01, or 30m for 30 minutes ago",
-            param=parameter,
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return time_text(int(moment.timestamp() * 1000))
+    found_ms = moment(context, parameter, text)
+    return "" if found_ms is None else time_text(found_ms)
 
 
 def _filters(command: Callable[..., Any]) -> Callable[..., Any]:

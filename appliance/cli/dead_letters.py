@@ -16,6 +16,7 @@ from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client
 from appliance.cli.connecting import BrokerError
 from appliance.cli.dead_letter_log import Choose, DeadLetter, DeadLetterLog, Replay
+from appliance.cli.moments import utc_ms
 from appliance.cli.options import DURATION, client_options, duration_ms
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.retry_topics import Retries, retries_of
@@ -40,13 +41,12 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
         ago_ms = duration_ms(context, parameter, text)
         return int(time.time() * 1000) - (ago_ms or 0)
     try:
-        moment = datetime.fromisoformat(text)
+        return utc_ms(text)
     except ValueError:
         raise click.BadParameter(
             f"{text}: must be a duration such as 2h, or a time such as 2026-01-31T12:00 (UTC)",
             param=parameter,
         ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def filter_options(command: F) -> F:

@@ -5,7 +5,6 @@ It has nothing to do with `appliance audit-log`, which shows the audit journal o
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import click
 
 from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.moments import moment
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 
@@ -24,26 +24,6 @@ STALL_S: Final = 30.0
 MS_MAX: Final = 1 << 62
 AHEAD_MS: Final = 3_600_000
 """How far the clock of a producer may be ahead: the default of message.timestamp.after.max.ms."""
-_AGO: Final = re.compile(r"(\d{1,9})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-def moment(_context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return a time of a flag in ms since 1970."""
-    if text is None:
-        return None
-    if ago := _AGO.fullmatch(text):
-        return int(time.time() * 1000) - int(ago[1]) * _SECONDS[ago[2]] * 1000
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is no time: give 2026-03-01T12:00:00Z, 2026-03-01 (UTC), or 30m for 30 minutes ago",
-            param=parameter,
-        ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1000)
 
 
 @click.command(short_help="Show what came into a topic and what went out, by time bucket.")

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from appliance.cli.connecting import BrokerError
-from appliance.cli.message_audit import internal_values, moment
+from appliance.cli.message_audit import internal_values
+from appliance.cli.moments import moment
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 

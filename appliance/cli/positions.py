@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ import click
 
 from appliance.cli.client import asked
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.moments import utc_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -64,13 +64,9 @@ def parse_place(text: str) -> Place:
     if re.fullmatch(r"@[0-9]{1,16}", text):
         return Place(Anchor.TIMESTAMP, int(text[1:]))
     try:
-        moment = datetime.fromisoformat(text)
+        return Place(Anchor.TIMESTAMP, utc_ms(text))
     except ValueError:
         raise click.UsageError(f"--from {text!r}: must be {FORMS}") from None
-    # All times that are printed are UTC, so a time without an offset is, too.
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return Place(Anchor.TIMESTAMP, round(moment.timestamp() * 1000))
 
 
 def spans(
