@@ -14,9 +14,9 @@ from appliance.services.followed_topics import (
     OBSERVATIONS_LAYOUT,
     STATE_LAYOUT,
     FollowedTopics,
-    is_enabled,
     number_of,
 )
+from appliance.services.internal_topics import is_enabled
 
 _LAYOUTS: Final = {
     MESSAGE_AUDIT: {

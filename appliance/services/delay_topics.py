@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from appliance.channels.control_channel import CreateTopics, NewTopic
+from appliance.channels.control_channel import NewTopic
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImageReader
-from appliance.clock import NS_PER_MS, Clock
+from appliance.clock import Clock
 from appliance.cluster import DELAYED_STATE, ClusterImage, TopicImage
 from appliance.config import Settings
 from appliance.delivery.levels import Levels
 from appliance.partition_access.places import LogPlace, batch_bytes_max, log_place, log_places
+from appliance.services.internal_topics import Creation, is_enabled, new_topic
 
-CREATE_MS: Final = 5_000
-REPLICAS_MAX: Final = 3
-BATCH_BYTES_MAX: Final = 4 << 20
 SEGMENT_BYTES: Final = 64 << 20
 STATE_SEGMENT_BYTES: Final = 4 << 20
 _ENABLE: Final = "delivery.delay.enable"
@@ -32,9 +30,8 @@ class DelayTopics:
     """The internal topics, as of the current image."""
 
     __slots__ = (
-        "_asked_ns",
         "_by_id",
-        "_clock",
+        "_creation",
         "_image",
         "_limits",
         "_reader",
@@ -47,9 +44,8 @@ class DelayTopics:
     def __init__(self, settings: Settings, reader: ImageReader, clock: Clock) -> None:
         self._settings = settings
         self._reader = reader
-        self._clock = clock
+        self._creation = Creation(clock)
         self._image: ClusterImage | None = None
-        self._asked_ns: int | None = None
         self._by_id: dict[UUID, TopicImage] = {}
         self._limits: dict[tuple[str, int], int] = {}
         self.levels = Levels(settings.services.delay_levels, settings.services.delay_exact_levels)
@@ -92,37 +88,21 @@ class DelayTopics:
         missing = [name for name in wanted if name not in image.topics]
         if not missing:
             return False
-        if len(missing) == len(wanted) and not any(_is_enabled(topic) for topic in image.topics.values()):
+        if len(missing) == len(wanted) and not any(
+            is_enabled(topic, _ENABLE) for topic in image.topics.values()
+        ):
             return False
-        now_ns = self._clock.monotonic_ns()
-        if self._asked_ns is None or now_ns - self._asked_ns >= CREATE_MS * NS_PER_MS:
-            self._asked_ns = now_ns
-            partitions = next(
-                (len(image.topics[name].partitions) for name in wanted if name in image.topics),
-                self._settings.services.delay_partitions,
-            )
-            controller.ask(CreateTopics(tuple(self._new_topic(name, partitions) for name in missing)))
+        partitions = next(
+            (len(image.topics[name].partitions) for name in wanted if name in image.topics),
+            self._settings.services.delay_partitions,
+        )
+        self._creation.ask(controller, tuple(self._new_topic(name, partitions) for name in missing))
         return True
 
     def _new_topic(self, name: str, partitions: int) -> NewTopic:
-        replicas = min(REPLICAS_MAX, self._settings.slots)
-        is_state = name == DELAYED_STATE
-        return NewTopic(
-            name,
-            partitions,
-            replicas,
-            configs={
-                "cleanup.policy": "delete",
-                "compression.type": "producer",
-                "max.message.bytes": str(BATCH_BYTES_MAX),
-                "message.timestamp.type": "CreateTime",
-                "min.insync.replicas": str(min(2, replicas)),
-                "retention.bytes": "-1",
-                "retention.ms": "-1",
-                "segment.bytes": str(STATE_SEGMENT_BYTES if is_state else SEGMENT_BYTES),
-                "unclean.leader.election.enable": "false",
-            },
-        )
+        segment_bytes = STATE_SEGMENT_BYTES if name == DELAYED_STATE else SEGMENT_BYTES
+        bounds = {"retention.bytes": -1, "retention.ms": -1, "segment.bytes": segment_bytes}
+        return new_topic(name, partitions, slots=self._settings.slots, bounds=bounds)
 
     def state_place(self, partition: int) -> LogPlace | None:
         """Return where a partition of `__delayed_state` is led; None if nobody leads it."""
@@ -156,7 +136,3 @@ class DelayTopics:
     def level_topic(self, level: int) -> TopicImage | None:
         """Return the internal topic of a level."""
         return None if self._image is None else self._image.topics.get(self.levels.topics[level])
-
-
-def _is_enabled(topic: TopicImage) -> bool:
-    return topic.configs.get(_ENABLE, "").strip().lower() == "true"

@@ -10,20 +10,17 @@ from collections.abc import Mapping
 from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from appliance.channels.control_channel import CreateTopics, NewTopic
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImageReader
-from appliance.clock import NS_PER_MS, Clock
+from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS, ClusterImage, TopicImage
 from appliance.config import Settings
 from appliance.config.topic_configs import TOPIC_CONFIGS
 from appliance.errors import ConfigurationError
 from appliance.message_audit.positions import PartitionKey
 from appliance.partition_access.places import LogPlace, log_place, log_places
+from appliance.services.internal_topics import Creation, is_enabled, new_topic
 
-CREATE_MS: Final = 5_000
-REPLICAS_MAX: Final = 3
-BATCH_BYTES_MAX: Final = 4 << 20
 HOUR_MS: Final = 3_600_000
 
 OBSERVATIONS_LAYOUT: Final = {
@@ -61,8 +58,7 @@ class FollowedTopics(Generic[F]):
     """
 
     __slots__ = (
-        "_asked_ns",
-        "_clock",
+        "_creation",
         "_has_followed",
         "_ids",
         "_image",
@@ -95,9 +91,8 @@ class FollowedTopics(Generic[F]):
         self.state = state
         self._settings = settings
         self._reader = reader
-        self._clock = clock
+        self._creation = Creation(clock)
         self._image: ClusterImage | None = None
-        self._asked_ns: int | None = None
         self._has_followed = False
         self._places: dict[str, LogPlace | None] = {}
         self._ids: frozenset[UUID] = frozenset()
@@ -171,33 +166,10 @@ class FollowedTopics(Generic[F]):
         missing = [name for name in self._layouts if name not in image.topics]
         if not missing:
             return False
-        now_ns = self._clock.monotonic_ns()
-        if self._asked_ns is None or now_ns - self._asked_ns >= CREATE_MS * NS_PER_MS:
-            self._asked_ns = now_ns
-            controller.ask(CreateTopics(tuple(map(self._new_topic, missing))))
+        slots = self._settings.slots
+        topics = tuple(new_topic(name, 1, slots=slots, bounds=self._layouts[name]) for name in missing)
+        self._creation.ask(controller, topics)
         return True
-
-    def _new_topic(self, name: str) -> NewTopic:
-        replicas = min(REPLICAS_MAX, self._settings.slots)
-        return NewTopic(
-            name,
-            1,
-            replicas,
-            configs={
-                "cleanup.policy": "delete",
-                "compression.type": "producer",
-                "max.message.bytes": str(BATCH_BYTES_MAX),
-                "message.timestamp.type": "CreateTime",
-                "min.insync.replicas": str(min(2, replicas)),
-                "unclean.leader.election.enable": "false",
-                **{setting: str(number) for setting, number in self._layouts[name].items()},
-            },
-        )
-
-
-def is_enabled(topic: TopicImage, name: str) -> bool:
-    """Return whether a topic has a boolean setting that is off by default."""
-    return topic.configs.get(name, "").strip().lower() == "true"
 
 
 def number_of(topic: TopicImage, name: str) -> int:

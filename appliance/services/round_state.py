@@ -28,7 +28,7 @@ from appliance.services.log_reads import read_stretch
 SNAPSHOT_MS: Final = 60_000
 PAUSE_MS: Final = 200
 WRITTEN_BYTES: Final = 3 << 20
-"""Of one batch; its topic takes BATCH_BYTES_MAX (`followed_topics`)."""
+"""Of one batch; its topic takes BATCH_BYTES_MAX (`internal_topics`)."""
 
 
 class RoundState:

@@ -12,7 +12,7 @@ from appliance.message_trace.event import Event, decode, in_order
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.record import Record, encode_batch
-from appliance.services.followed_topics import BATCH_BYTES_MAX
+from appliance.services.internal_topics import BATCH_BYTES_MAX
 from appliance.services.trace_reader import PER_SECOND, TRACED_MAX
 from tests.log.batches import read_all
 from tests.message_trace.test_rules import PARENT, VALID
