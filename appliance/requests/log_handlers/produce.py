@@ -19,7 +19,7 @@ same as Kafka, the network process would have to look into every batch of each r
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
@@ -187,13 +187,13 @@ class ProduceHandler:
         *,
         flags: int,
         refusal: int,
-        unproved: Container[int] = _NOTHING,
+        unproved: Collection[int] = _NOTHING,
     ) -> None:
         """Place each item that has no result, or give it the result of `refusal`."""
         pending, request, results = partitioned.pending, partitioned.request, partitioned.results
         lines, session, block = self._lines, pending.session, pending.block
         assert block is not None
-        refused = session.refused_batches
+        refused, has_unproved = session.refused_batches, bool(unproved)
         connection = session.connection_id % CONNECTION_LIMIT
         for item, wanted in enumerate(request.partitions):
             if results[item] is not None:
@@ -213,7 +213,7 @@ class ProduceHandler:
             if wanted.records_length < 0:
                 partitioned.fail(item, _INVALID_RECORD)
                 continue
-            item_flags = flags | _UNPROVED if item in unproved else flags
+            item_flags = flags | _UNPROVED if has_unproved and item in unproved else flags
             if route.delays and self._place_divided(partitioned, item, route, item_flags):
                 continue
             operation = produce_request(
