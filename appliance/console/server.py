@@ -24,8 +24,8 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from appliance.clock import NS_PER_MS, Clock
-from appliance.errors import HostFault
 from appliance.metrics.http_request import is_allowed
+from appliance.metrics.server import listen_at
 from appliance.version import VERSION
 
 CONNECTIONS_MAX: Final = 64
@@ -177,14 +177,7 @@ class Server:
         Raises:
             HostFault: the system refuses it.
         """
-        host, port = self._address
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, *_, place = min(found, key=lambda each: each[0] != socket.AF_INET)
-            listener = socket.create_server(place[:2], family=family, backlog=CONNECTIONS_MAX)
-        except OSError as error:
-            raise HostFault(f"console.listener: {host}:{port}: {error.strerror or error}") from error
-        listener.setblocking(False)
+        listener = listen_at("console.listener", self._address, backlog=CONNECTIONS_MAX)
         self._listener = listener
         return listener.fileno()
 

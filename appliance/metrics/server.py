@@ -73,6 +73,23 @@ class _Client:
         self.deadline_ns = now_ns + REQUEST_MS * NS_PER_MS
 
 
+def listen_at(option: str, address: tuple[str, int], *, backlog: int) -> socket.socket:
+    """Bind a host and a port, by IPv4 if the host has both; return the socket, which does not block.
+
+    Raises:
+        HostFault: the system refuses it; the error names the option.
+    """
+    host, port = address
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, place = min(found, key=lambda each: each[0] != socket.AF_INET)
+        listener = socket.create_server(place[:2], family=family, backlog=backlog)
+    except OSError as error:
+        raise HostFault(f"{option}: {host}:{port}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
 class Server:
     """The listener and its connections.
 
@@ -109,14 +126,7 @@ class Server:
         Raises:
             HostFault: the system refuses it.
         """
-        host, port = self._address
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, *_, place = min(found, key=lambda each: each[0] != socket.AF_INET)
-            listener = socket.create_server(place[:2], family=family, backlog=CONNECTIONS_MAX)
-        except OSError as error:
-            raise HostFault(f"metrics.listener: {host}:{port}: {error.strerror or error}") from error
-        listener.setblocking(False)
+        listener = listen_at("metrics.listener", self._address, backlog=CONNECTIONS_MAX)
         self._listener = listener
         self._epoll.register(listener.fileno(), select.EPOLLIN)
 
