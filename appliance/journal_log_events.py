@@ -201,7 +201,7 @@ LOG_EVENTS: Final = (
     LogEvent("partition-held-after-all", "partition %s is %s after all", "partition state"),
     LogEvent("command-unexpected", "unexpected command: %s", "command"),
     LogEvent("stop-unclean", "not stopped cleanly, the next start recovers: %s", "reason"),
-    LogEvent("move-begun", "partition %s: moving to %s", "partition directory"),
+    LogEvent("move-started", "partition %s: moving to %s", "partition directory"),
     LogEvent("moved", "partition %s: moved to %s", "partition directory"),
     LogEvent(
         "move-failed",

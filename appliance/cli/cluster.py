@@ -1,4 +1,4 @@
-"""`appliance cluster`: info and health, as a broker of the cluster tells them, whoever made it."""
+"""`appliance cluster`: info and health, as a broker of any Kafka cluster answers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`appliance cluster health`: what is wrong with a cluster, whoever made it; the exit code is 1 if anything is."""
+"""`appliance cluster health`: what is wrong with any Kafka cluster; the exit code is 1 if anything is."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _min_isr(bootstrap: str, view: ClusterView) -> dict[str, int]:
         try:
             found[resource.name] = int(future.result(timeout=REQUEST_TIMEOUT_S)[MIN_ISR].value)
         except (KafkaException, TimeoutError, KeyError, ValueError):
-            continue  # its settings are not for this user: what is known is told
+            continue  # the user may not read its settings; the others are shown
     return found
 
 

@@ -464,7 +464,7 @@ def data_directory(facts: Facts) -> Iterator[Finding]:
             Level.ADVICE,
             "the appliance runs as root",
             "give it a user of its own (deploy/systemd)",
-            "a defect in it then is a defect of the whole host",
+            "a defect in it then affects the whole host",
         )
     elif facts.user not in (0, facts.data_dir_owner):
         yield Finding(

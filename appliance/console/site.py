@@ -1,4 +1,4 @@
-"""Requests to pages: who asks, whether the request came from a page of this console, and which handler answers.
+"""Requests to pages: which person sends them, whether they came from a page of this console, which handler answers.
 
 request ─→ asset? ─→ from another site? 403 ─→ session? else the login ─→ POST without its secret? 403 ─→ handler
 """

@@ -16,7 +16,7 @@ write: Kafka 4.4's dead letters, Spring, Kafka Connect, Kafka Streams.
                                                  __streams.errors.message
 
 Spring's numbers are big-endian integers of 4 or 8 bytes, all others are decimal text. Spring counts the delivery that
-is to come, and we count those that have failed. A foreign header that cannot be read counts as missing. One of ours
+is to come, and we count those that have failed. A foreign header that cannot be read counts as missing. An own one
 makes the record a dead letter, because a count that is lost must not begin at zero for ever.
 """
 
@@ -97,7 +97,7 @@ class History(NamedTuple):
     `first`: None where nobody says it; its topic is empty where only the partition and the offset are named.
 
     `attempts`: how often the record was handed back before.
-    `fault`: a header of ours that cannot be read, and what it should be; "" if there is none.
+    `fault`: an own header that cannot be read, and what it should be; "" if there is none.
     """
 
     first: Place | None
@@ -197,7 +197,7 @@ def _first(reader: _Reader) -> Place | None:
 
 
 class _Reader:
-    """Headers by name, and the first fault in one of ours."""
+    """Headers by name, and the first fault in an own one (`retry.*`)."""
 
     __slots__ = ("_values", "fault")
 
@@ -227,12 +227,12 @@ class _Reader:
         return "" if not values or values[-1] is None else values[-1].decode("utf-8", "replace")
 
     def number(self, name: str) -> int:
-        """Return the first value of a header of ours; -1 without it, or with a fault."""
+        """Return the first value of an own header; -1 without it, or with a fault."""
         values = self._values.get(name)
         return -1 if not values else self._own(name, values[0])
 
     def largest(self, name: str) -> int:
-        """Return the largest value of a header of ours; -1 without it, or with a fault."""
+        """Return the largest value of an own header; -1 without it, or with a fault."""
         return max((self._own(name, value) for value in self._values.get(name, ())), default=-1)
 
     def _own(self, name: str, value: bytes | None) -> int:

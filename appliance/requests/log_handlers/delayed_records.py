@@ -16,7 +16,7 @@ numbers are in the log. Answers of a connection leave in the order of its reques
 one. A client that has waited too long connects again and sends the batches again, in order.
 
 Delayed records of a transaction go to `__delayed_transactions`, as records of the same transaction. So its markers
-decide about them, whoever dies, and the services process passes on those that are committed.
+decide about them, whichever process dies, and the services process passes on those that are committed.
 
     placed ─→ the transaction is open there, or permitted: appended
            └→ NOT_PERMITTED ─→ the coordinator adds the partition, if the transaction has the one to which the records
