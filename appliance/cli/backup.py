@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.errors import OperatorFault
@@ -167,17 +168,27 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
     metavar="N",
     help="How many backups stay; the newest.",
 )
+@yes_option
 @json_option
-def prune(*, target: str, keep: int, as_json: bool) -> None:
+def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups, and files that no backup needs.
 
-    Do not prune an object store while a backup into it is running. A directory refuses this by itself.
+    The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
     """
     from appliance.control.backup.target import open_target
-    from appliance.control.backup.upkeep import prune
+    from appliance.control.backup.upkeep import ids, prune
 
     place = open_target(target, writes=True)
     try:
+        if not yes:
+            going = ids(place)[:-keep]
+            require_yes(
+                "backup prune",
+                f"Remove {len(going)} backups from {place.shown}, and the files that only they need?"
+                if going
+                else f"Remove the files in {place.shown} that no backup needs?",
+                names=going,
+            )
         removed, objects = prune(place, keep)
     finally:
         place.close()
