@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.errors import OperatorFault
@@ -167,17 +168,20 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
     metavar="N",
     help="How many backups stay; the newest.",
 )
+@yes_option
 @json_option
-def prune(*, target: str, keep: int, as_json: bool) -> None:
-    """Remove all but the newest backups, and files that no backup needs.
+def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
+    """Remove all but the newest backups, and files that no backup needs. Asks for confirmation.
 
     Do not prune an object store while a backup into it is running. A directory refuses this by itself.
     """
     from appliance.control.backup.target import open_target
-    from appliance.control.backup.upkeep import prune
+    from appliance.control.backup.upkeep import ids, prune
 
     place = open_target(target, writes=True)
     try:
+        if not yes and (old := ids(place)[:-keep]):
+            require_yes(f"backup prune {target}", "Remove these backups?", names=old)
         removed, objects = prune(place, keep)
     finally:
         place.close()

@@ -50,13 +50,14 @@ def restart_slots(
     view = cluster_view(address)
     known = {slot.slot: slot for slot in view.slots}
     wanted = tuple(numbers) or tuple(known)
-    if data_dir is not None:
-        _slot_processes(data_dir.resolve(), wanted[0])
     for number in wanted:
         if number not in known:
             raise BrokerError(f"there is no slot {number}; see `appliance slots list`")
         if known[number].fenced:
             raise BrokerError(f"slot {number} is stopped or down; start it first")
+        if data_dir is not None:
+            for pid, _ in _slot_processes(data_dir.resolve(), number).values():
+                _send(pid, 0, number)  # so that a user without the right to end them stops no slot first
         if not force:
             refuse_alone(view, number)
     for number in wanted:
@@ -120,17 +121,23 @@ def _slot_processes(data_dir: Path, slot: int) -> dict[str, tuple[int, int]]:
     return found
 
 
+def _send(pid: int, number: int, slot: int) -> None:
+    """Send a signal to a process that may have ended; 0 sends none, and asks whether it may be sent."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        raise OperatorFault(
+            f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user"
+        ) from error
+
+
 def _restart_processes(data_dir: Path, slot: int) -> None:
     """End the processes of a stopped slot, which have no work, and return when the supervisor has started new ones."""
     before = _slot_processes(data_dir, slot)
     for pid, _ in before.values():
-        with suppress(ProcessLookupError):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except PermissionError as error:
-                raise OperatorFault(
-                    f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user"
-                ) from error
+        _send(pid, signal.SIGKILL, slot)
     deadline = time.monotonic() + _PROCESS_WAIT_S
     while True:
         with suppress(OperatorFault):

@@ -9,9 +9,11 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from struct import pack
+from uuid import uuid4
 
 import pytest
 
+from appliance.cluster import TopicPartition
 from appliance.control.backup import cut
 from appliance.control.backup.cut import copy_while_quiet, slot_properties
 from appliance.control.backup.manifest import (
@@ -39,6 +41,8 @@ from appliance.control.backup.take import _reusable
 from appliance.control.backup.target import DirectoryTarget
 from appliance.control.backup.upkeep import prune
 from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
+from appliance.log.partition_metadata import write_topic_id
+from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.protocol.records.record import Record, encode_batch
 
 ROOM = bytes(4096)
@@ -362,3 +366,17 @@ def test_restore_as_root_gives_the_files_to_the_owner_of_the_directory(tmp_path:
     assert (data_dir / "slot-0").stat().st_uid == wanted
     assert (data_dir / "slot-0" / "meta.properties").stat().st_uid == wanted
     assert elsewhere.stat().st_uid == os.geteuid(), "a file with another name is not given away"
+
+
+def test_a_stopped_appliances_later_leader_epoch_counts_more_than_an_older_leader(tmp_path: Path) -> None:
+    topic_id, ranks = uuid4(), {}
+    for name, epoch, leads in (("older", 3, True), ("later", 4, False)):
+        directory = tmp_path / name
+        directory.mkdir()
+        write_topic_id(directory, topic_id)
+        state = PartitionState(topic_id, epoch, 0, 9, 9, 9, 9, 0, 0, leads, Mode.CLOSED)
+        StateFile(directory, NO_ID).publish(state)
+        found = cut._stopped_partition(directory, TopicPartition("t", 0), 0)
+        assert found is not None
+        ranks[name] = found[0]
+    assert max(ranks, key=lambda name: ranks[name]) == "later"

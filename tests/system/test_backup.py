@@ -276,7 +276,11 @@ def test_later_backup_stores_only_new_bytes(broker: Appliance, tmp_path: Path) -
     assert first["bytes"] < third["bytes"]
     out = tmp_path / "restored"
     appliance("restore", target, out, "--backup", first["id"]).succeeded()
-    pruned = json.loads(appliance("backup", "prune", target, "--keep", "1", "--json").succeeded().text)
+    refused = appliance("backup", "prune", target, "--keep", "1")
+    assert (refused.code, "without a terminal give --yes" in refused.errors) == (2, True)
+    pruned = json.loads(
+        appliance("backup", "prune", target, "--keep", "1", "--yes", "--json").succeeded().text
+    )
     assert pruned["removed"] == [first["id"], second["id"]]
     appliance("backup", "verify", target).succeeded()
 
