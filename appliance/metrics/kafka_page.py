@@ -40,15 +40,14 @@ from appliance.metrics.group_lag import lags
 from appliance.metrics.own_page import (
     Extra,
     buckets,
-    counted,
     errors,
     failed_directories,
     has_controller,
-    shown,
     used_apis,
 )
 from appliance.metrics.snapshot import STAGES_AT, PartitionState, Snapshot
 from appliance.metrics.topology import Topic
+from appliance.metrics.writing import counted, shown
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 RUNNING: Final = 3
