@@ -13,7 +13,6 @@ from appliance.channels.traffic_table import (
     ANSWER_TIME,
     API_WORDS,
     APIS,
-    BUCKETS_NS,
     BYTES_IN,
     BYTES_OUT,
     CODES,
@@ -21,7 +20,6 @@ from appliance.channels.traffic_table import (
     FETCH_LOG,
     FETCH_QUEUE,
     FIRST_CODE,
-    HISTOGRAM_WORDS,
     OTHER_API,
     PRODUCE_ERRORS,
     PRODUCE_LOG,
@@ -57,7 +55,6 @@ from appliance.metrics.writing import (
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.errors import ErrorCode
 from appliance.version import VERSION
-
 
 Sample = tuple[Value, Sequence[str]]
 

@@ -4,8 +4,8 @@ process, which may not look at others.
     metrics ──MemoryWanted──→ supervisor ──MemoryShare, one for each process, PAUSE_MS apart──→ metrics
 
 The kernel adds up each page's share (PSS), and shows the bytes of disks, only to a process that may trace the other
-one. The supervisor may, and it is on no request's way. For the PSS the kernel walks the page tables of the process for some milliseconds, so it looks at one process at a
-time, and only when it is asked.
+one. The supervisor may, and it is on no request's way. For the PSS, the kernel walks the page tables of the process for
+some milliseconds. Therefore the supervisor looks at one process at a time, and only when it is asked.
 """
 
 from __future__ import annotations
