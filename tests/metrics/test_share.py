@@ -48,7 +48,7 @@ def test_dashboard_in_the_package_is_fresh() -> None:
 
 @pytest.mark.parametrize("family", [*families.ALL, *kafka_page.ALL], ids=lambda family: family.name)
 def test_a_name_follows_the_rules(family: Family) -> None:
-    assert re.fullmatch(r"(appliance|kafka)_[a-z0-9_]+", family.name)
+    assert re.fullmatch(r"(appliance|kafka|process)_[a-z0-9_]+", family.name)
     assert (family.kind is Kind.COUNTER) == family.name.endswith("_total")
     assert family.help.endswith(".")
     if family.unit:
