@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.sections.metrics import DEFAULT_PORT
-from appliance.metrics import families, kafka_page
+from appliance.metrics import backup_page, families, kafka_page
 from appliance.metrics.exposition import Family
 
 _HEAD: Final = f"""\
@@ -162,6 +162,21 @@ kafka_exporter. They differ from the originals so:
 """
 
 
+_BACKUP: Final = """
+## Series of backups
+
+No process of the appliance takes backups. `appliance backup` writes these series to a file that the textfile collector
+of Prometheus' node_exporter reads:
+
+```
+$ appliance backup /var/lib/appliance /mnt/backups --metrics /var/lib/node_exporter/appliance_backup.prom
+```
+
+Use one file for each target. If an attempt fails, the series of the last success stay.
+
+"""
+
+
 def reference_page() -> str:
     """The whole page."""
     return "".join(_page())
@@ -172,6 +187,8 @@ def _page() -> Iterator[str]:
     yield from _table(families.ALL)
     yield _KAFKA
     yield from _table(kafka_page.ALL)
+    yield _BACKUP
+    yield from _table(backup_page.ALL)
     yield f"\n{len(families.ALL)} names of the appliance, {len(kafka_page.ALL)} of Kafka's exporters.\n"
 
 

@@ -44,8 +44,8 @@ scrape_configs:
 """
 LATENCY: Final = "org.apache.kafka.producer.request.latency"
 
-# What public dashboards ask, with their variables filled in: the Kafka dashboard of Strimzi (names of jmx_exporter), and
-# Grafana's dashboard 7589 (names of kafka_exporter). Only names, labels and functions are theirs.
+# What public dashboards ask, with their variables filled in: the Kafka dashboard of Strimzi, with the names of
+# jmx_exporter, and Grafana's dashboard 7589, with those of kafka_exporter.
 OF: Final = 'namespace="n",strimzi_io_cluster="c"'
 OF_TOPICS: Final = f'{OF},topic=~".+",topic!="",kubernetes_pod_name=~"c-kafka-.*"'
 KAFKAS_QUERIES: Final = (
@@ -66,7 +66,7 @@ KAFKAS_QUERIES: Final = (
         for name in ("failedproducerequests", "failedfetchrequests")
     ),
     f"sum(kafka_network_socketserver_networkprocessoravgidle_percent{{{OF}}}*100) by (kubernetes_pod_name) > 0",
-    f"sum(kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent{{{OF}}}*100) by (kubernetes_pod_name) > 0",
+    f"sum(kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent{{{OF}}}*100) by (namespace) > 0",
     f"sum(kafka_server_socket_server_metrics_connection_count{{{OF}}}) by (kubernetes_pod_name) > 0",
     f'sum(kafka_log_log_size{{{OF},topic="t"}}) by (topic, partition) > 0',
     f"sum(irate(kafka_server_kafkaserver_linux_disk_write_bytes{{{OF}}}[60s])) by (kubernetes_pod_name)",
@@ -252,6 +252,11 @@ def test_a_server_evaluates_every_alert(server: Server) -> None:
     found = server.ask("rules")["groups"][0]["rules"]
     assert {rule["name"] for rule in found} == {rule["alert"] for rule in rules(ALERTS)}
     assert [rule for rule in found if rule.get("lastError")] == []
+
+
+def test_no_alert_fires_at_a_healthy_broker(server: Server) -> None:
+    firing = [alert for alert in server.ask("alerts")["alerts"] if alert["state"] == "firing"]
+    assert firing == []
 
 
 @pytest.mark.parametrize("query", KAFKAS_QUERIES)
