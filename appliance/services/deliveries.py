@@ -165,6 +165,15 @@ class Deliveries:
         return len(self._round) + len(self._stuck)
 
     @property
+    def records(self) -> int:
+        """How many records they have."""
+        return sum(len(batch.records) for batch in (*self._stuck, *self._round))
+
+    def first_due_ms(self) -> int | None:
+        """Return when the first record was due; None if no record is on its way to its topic."""
+        return min((each for batch in (*self._stuck, *self._round) for each in batch.due_ms), default=None)
+
+    @property
     def has_round(self) -> bool:
         """Whether a delivery of the round is open. Those that are stuck do not count."""
         return bool(self._round)

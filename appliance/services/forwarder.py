@@ -180,12 +180,13 @@ class Forwarder:
     def statistics(self) -> Statistics:
         """Return what there is now. Partitions that nobody leads count no records."""
         now_ms = self._clock.now_ms()
-        due_ms = [at_ms for lane in self.lanes if (at_ms := lane.first_due(now_ms)) is not None]
+        firsts = [*(lane.first_due(now_ms) for lane in self.lanes), self._deliveries.first_due_ms()]
+        due_ms = [at_ms for at_ms in firsts if at_ms is not None]
         return Statistics(
             len(self._deliveries),
             sum(lane.repeated for lane in self.lanes),
             sum(lane.unread for lane in self.lanes) + self.cancellations.unread,
-            sum(map(self._waiting_on, self.lanes)),
+            sum(map(self._waiting_on, self.lanes)) + self._deliveries.records,
             max(0, now_ms - min(due_ms, default=now_ms)),
         )
 
