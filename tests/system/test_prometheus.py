@@ -124,7 +124,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Appliance
     try:
         subscribed = ("--alter", "--name", "all", "--metrics", LATENCY, "--interval", "1000")
         tool(CONFIGS, "--bootstrap-server", broker.address, *subscribed)
-        assert create_topic(broker.port, "t", configs={"delivery.delay.enable": "true"}) == 0
+        assert (
+            create_topic(broker.port, "t", configs={"delivery.delay.enable": "true", "durability": "fsync"})
+            == 0
+        )
         clients.start()
         yield broker, port
         ended.set()
