@@ -110,6 +110,7 @@ def test_no_line_shows_what_is_in_a_record_even_at_debug(broker: Appliance) -> N
     """Good, refused and damaged records, of groups and transactions, while processes are killed."""
     before = len(broker.output())
     flags = ("--all-brokers", "-b", broker.address)
+    appliance("configs", "unset", "log.level.ioproc", *flags).succeeded()
     appliance("configs", "set", "log.level=DEBUG", "log.slow.request.ms=1", *flags).succeeded()
     wait_until(lambda: bool(events(broker, "log-levels", levels="root DEBUG")), "the level")
     create_topic(broker.port, "hidden")

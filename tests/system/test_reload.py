@@ -100,7 +100,7 @@ def test_level_of_the_file_counts_after_a_reload_for_every_process_and_its_next_
     wait_until(file.broker.is_whole, "it is back")
     before = lines_of_debug()
     wait_until(lambda: lines_of_debug() > before, "its next life does, too")
-    assert file.value("log.level", "--broker", "0") == ("DEBUG", "STATIC_BROKER_CONFIG")
+    assert file.value("log.level", "--broker", "0") == ("DEBUG", "file or command line")
     assert "log.level = default" in file.reload()
     wait_until(
         lambda: "log levels: root INFO" in file.broker.output(), "without the line, the default counts"
