@@ -108,8 +108,7 @@ def said(promtool: Path, directory: Path, cases: list[dict[str, object]]) -> sub
     file = directory / "cases.yml"
     content = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": cases}
     file.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML, too
-    command = [promtool, "test", "rules", file]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
 
 
 def test_every_alert_fires_on_what_it_is_for_and_on_nothing_healthy(promtool: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.support.broker import Appliance
 from tests.support.otlp_collector import OtlpCollector
@@ -73,7 +74,7 @@ def test_delayed_records_are_counted_when_they_are_stored_and_delivered(broker: 
     client = retrying.producer(broker)
     for value in (b"a", b"b", b"c"):
         assert not isinstance(
-            retrying.sent(client, TOPIC, value, [("delivery.delay", b"%d" % DELAY_MS)]), retrying.KafkaError
+            retrying.sent(client, TOPIC, value, [("delivery.delay", b"%d" % DELAY_MS)]), KafkaError
         )
     retrying.sent(client, TOPIC, b"much later", [("delivery.delay", b"3600000")])
     found = eventually(broker, "appliance_delayed_lateness_seconds_count", 3)
