@@ -421,16 +421,14 @@ _TOPIC_COLUMNS: Final = (
 
 
 def _write_topics(page: FamilyWriter, now: Snapshot) -> None:
+    topics = [(topic, (topic.name,)) for topic in now.topics]
+
     def write(family: Family, value: Callable[[TopicState], int]) -> None:
-        page.begin(family)
-        for topic in now.topics:
-            page.add(value(topic), topic.name)
+        page.gauge(family, [(value(topic), name) for topic, name in topics])
 
     write(names.TOPIC_PARTITIONS, lambda topic: len(topic.topic.rows))
-    for column, family in enumerate(_TOPIC_COLUMNS):
-        page.begin(family)
-        for topic in now.topics:
-            page.add(topic.total(column), topic.name)
+    for counts, family in zip(now.columns.counts, _TOPIC_COLUMNS, strict=True):
+        page.gauge(family, [(topic.topic.total(counts), name) for topic, name in topics])
     write(names.TOPIC_LOG_BYTES, lambda topic: topic.log_bytes)
     write(names.TOPIC_LOG_SEGMENTS, lambda topic: topic.segments)
     write(names.TOPIC_RECORDS, lambda topic: topic.records)
