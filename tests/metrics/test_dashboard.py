@@ -58,7 +58,7 @@ def test_grafana_knows_every_kind_of_panel_and_query() -> None:
             assert query.expr.strip()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["expresion", "legend"])
+@pytest.mark.parametrize("name", ["query", "legend"])
 def test_a_field_that_grafana_does_not_know_is_found(name: str) -> None:
     content = dashboard.dashboard()
     content["panels"][0]["targets"][0][name] = "x"
