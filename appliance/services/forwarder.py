@@ -23,9 +23,9 @@ Those of aborted ones are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
@@ -64,6 +64,20 @@ class State(Enum):
     LOADING = "loading"
     CATCHING_UP = "catching up"
     RUNNING = "running"
+
+
+class Statistics(NamedTuple):
+    """What a forwarder has now, and what its lanes have counted since they began."""
+
+    open_deliveries: int
+    repeated: int
+    """Records that were sent again, and are delivered once."""
+    unread: int
+    """Records of internal topics that are not understood."""
+    waiting: int
+    """Records that are stored and not delivered, those of open transactions included."""
+    overdue_ms: int
+    """For how long the first of them has been due."""
 
 
 class Forwarder:
@@ -163,13 +177,24 @@ class Forwarder:
         """Begin nothing more."""
         self._is_stopping = True
 
-    def statistics(self) -> tuple[int, int, int]:
-        """Return (open deliveries, records that were sent again, records that are not understood)."""
-        return (
+    def statistics(self) -> Statistics:
+        """Return what there is now. Partitions that nobody leads count no records."""
+        now_ms = self._clock.now_ms()
+        firsts = [*(lane.first_due(now_ms) for lane in self.lanes), self._deliveries.first_due_ms()]
+        due_ms = [at_ms for at_ms in firsts if at_ms is not None]
+        return Statistics(
             len(self._deliveries),
             sum(lane.repeated for lane in self.lanes),
             sum(lane.unread for lane in self.lanes) + self.cancellations.unread,
+            sum(map(self._waiting_on, self.lanes)) + self._deliveries.records,
+            max(0, now_ms - min(due_ms, default=now_ms)),
         )
+
+    def _waiting_on(self, lane: Lane) -> int:
+        place = self._topics.wait_place(lane.level, self._partition)
+        if place is None or not self._logs.serves(place):
+            return 0
+        return max(0, self._logs.high_watermark(place) - max(lane.position, self._logs.log_start(place)))
 
     # LOADING
 
@@ -217,8 +242,9 @@ class Forwarder:
                 )
                 self._counts.dropped += len(found)
                 continue
-            records = [self._to_append(delivery.topic_id, each, now_ms) for each in found if each is not None]
-            self._deliveries.repeat(delivery, records)
+            waiting = [each for each in found if each is not None]
+            records = [self._to_append(delivery.topic_id, each, now_ms) for each in waiting]
+            self._deliveries.repeat(delivery, records, _due_ms(delivery.topic_id, waiting))
         for lane in self.lanes:
             lane.found.clear()
         self.state = State.RUNNING
@@ -389,7 +415,7 @@ class Forwarder:
     def _begin_round(self) -> bool:
         """Take due entries out of the lanes; return whether there are some."""
         now_ms = self._clock.now_ms()
-        taken: dict[Target, list[tuple[str, Entry, Record]]] = {}
+        taken: dict[Target, list[tuple[str, Entry, Waiting, Record]]] = {}
         sizes: dict[Target, int] = {}
         count = size_bytes = 0
         dropped = cancelled = 0
@@ -421,7 +447,7 @@ class Forwarder:
                 self._pause()
                 break
             lane.pop()
-            taken.setdefault(target, []).append((lane.level, entry, record))
+            taken.setdefault(target, []).append((lane.level, entry, waiting, record))
             sizes[target] = used_bytes + length_bytes
             count += 1
             size_bytes += length_bytes
@@ -430,8 +456,9 @@ class Forwarder:
             self._counts.dropped += dropped
             self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
         for target, entries in taken.items():
-            names = tuple((level, entry.offset) for level, entry, _ in entries)
-            self._deliveries.begin(target, names, [record for _, _, record in entries])
+            names = tuple((level, entry.offset) for level, entry, _, _ in entries)
+            due_ms = _due_ms(target[0], [waiting for _, _, waiting, _ in entries])
+            self._deliveries.begin(target, names, [record for *_, record in entries], due_ms)
         if taken or dropped or cancelled:
             self._state_log.changed()
         return bool(taken or dropped or cancelled)
@@ -513,6 +540,11 @@ class Forwarder:
 
     def _pause(self, pause_ms: int = PAUSE_MS) -> None:
         self._not_before_ns = self._clock.monotonic_ns() + pause_ms * NS_PER_MS
+
+
+def _due_ms(topic_id: UUID, waiting: Sequence[Waiting]) -> list[int]:
+    """Return when each was due, if it goes to its topic now; nothing if it goes to a level."""
+    return [each.due_ms for each in waiting if each.topic_id == topic_id]
 
 
 def _with_time_left(waiting: Waiting, now_ms: int, *, waited_ms: int) -> Waiting:

@@ -97,6 +97,9 @@ class Logs:
 
     high_watermark = log_end
 
+    def log_start(self, place: LogPlace) -> int:
+        return self.log(place.topic, place.partition).log_start_offset
+
     def last_stable_offset(self, place: LogPlace) -> int:
         return self.log(place.topic, place.partition).last_stable_offset
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
 
+from appliance.channels.traffic_table import HISTOGRAM_WORDS
+from appliance.clock import NS_PER_MS
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
 from appliance.delivery.due import AT, DELAY
 from appliance.delivery.levels import CANCELS
@@ -267,3 +270,40 @@ def test_records_wait_in_order_while_the_disk_of_their_topic_is_full(
     assert house.delivered()[:2] == [b"a", b"b"], "the delivery that was open goes first"
     assert house.delivered(1) == [b"other"]
     assert house.counts.dropped == 0
+
+
+def test_lateness_counts_what_came_to_its_topic_and_not_what_goes_on_waiting(house: Delivering) -> None:
+    house.store(b"a", b"b", due_in_ms=5_000)
+    house.store(b"c", due_in_ms=12_000)  # from the level of 5 s it goes on to another one
+    house.pass_ms(4_800)
+    assert house.forwarder.statistics().waiting == 3
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert house.counts.delivered == 2
+    cells = memoryview(array("q", [0] * HISTOGRAM_WORDS))
+    house.counts.take_lateness(cells)
+    house.counts.take_lateness(cells)
+    assert sum(cells[1:]) == 2, "taken once"
+    assert 0 <= cells[0] < 2 * 1_000 * NS_PER_MS
+    assert house.forwarder.statistics().waiting == 1
+    house.pass_ms(11_000)
+    assert house.delivered() == [b"a", b"b", b"c"]
+    house.counts.take_lateness(cells)
+    assert sum(cells[1:]) == 3
+    assert house.forwarder.statistics().waiting == 0
+
+
+def test_a_record_that_cannot_be_delivered_is_overdue_and_then_late(house: Delivering) -> None:
+    house.store(b"a")
+    house.pass_ms(4_800)
+    assert house.forwarder.statistics().overdue_ms == 0
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the round is not written down
+    house.pass_ms(30_000)
+    assert house.forwarder.statistics().overdue_ms >= 29_000
+    assert house.forwarder.statistics().waiting == 1
+    house.logs.slow = set()
+    house.pass_ms(1_000)
+    cells = memoryview(array("q", [0] * HISTOGRAM_WORDS))
+    house.counts.take_lateness(cells)
+    assert cells[0] >= 29_000 * NS_PER_MS
+    assert house.forwarder.statistics().overdue_ms == 0
