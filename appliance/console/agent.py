@@ -21,7 +21,7 @@ from appliance.clock import NS_PER_MS
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress
 from appliance.console.observation import IDLE_LOOK_MS, LOOK_MS, LOOK_SHARE, Observer, totals_of
-from appliance.console.server import Server
+from appliance.console.server import PAUSE_MS, Server
 from appliance.console.sessions import Sessions
 from appliance.console.site import Site
 from appliance.errors import HostFault, OperatorFault
@@ -78,8 +78,8 @@ class ConsoleAgent:
             for descriptor, _ in process.cycle.wait():
                 if descriptor == process.supervision_fd:
                     process.hear(self)
-                elif descriptor == server.descriptor:
-                    server.accept()
+                elif descriptor == server.descriptor and not server.accept():
+                    self._pause()
         process.stopping()
         self._history.close()
         server.close()
@@ -113,6 +113,13 @@ class ConsoleAgent:
                 raise OperatorFault(str(fault)) from fault
             self._complain(f"{fault}; next attempt in {LISTEN_AGAIN_MS} ms")
             self._process.after_ms(LISTEN_AGAIN_MS, lambda: self._listen(is_first=False))
+
+    def _pause(self) -> None:
+        """Accept nothing for a moment, because the system has no descriptor left."""
+        descriptor = self._server.descriptor
+        self._process.cycle.epoll.unregister(descriptor)
+        self._complain(f"no descriptor is left for a connection; next attempt in {PAUSE_MS} ms")
+        self._process.after_ms(PAUSE_MS, lambda: self._process.cycle.epoll.register(descriptor))
 
     def _look(self) -> None:
         """Look at shared memory, end what is late, and come again."""

@@ -140,6 +140,10 @@ class Visit:
             raise BadInput(f"{name}: must be a whole number from {minimum} to {maximum}")
         return value
 
+    def as_of_now(self) -> Visit:
+        """Return this visit with the newest look, for a stream that goes on for long."""
+        return Visit(self.site, self.request, self.session, self.site.look() or self.look)
+
     # What this person may see
 
     @property
