@@ -50,6 +50,11 @@ class Budget:
     unreadable: list[int] = field(default_factory=list)
     """Base offsets of batches that could not be decoded."""
 
+    @classmethod
+    def of(cls, count_bytes: int, seconds: float) -> Budget:
+        """Return another budget than that of a page, for a change."""
+        return cls(count_bytes, time.monotonic() + seconds)
+
     @property
     def is_over(self) -> bool:
         """Whether to stop."""
@@ -74,7 +79,14 @@ class Found:
     """Whether the limit or the end was reached before the budget was over."""
 
 
-def offsets(link: Link, topic: TopicImage, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
+def offsets(
+    link: Link,
+    topic: TopicImage,
+    partitions: Iterable[int],
+    timestamp_ms: int,
+    *,
+    isolation: int = READ_COMMITTED,
+) -> dict[int, int]:
     """Return partition → the offset of a time, or of the beginning or the end, for those with a leader.
 
     Raises:
@@ -88,9 +100,7 @@ def offsets(link: Link, topic: TopicImage, partitions: Iterable[int], timestamp_
     found: dict[int, int] = {}
     for leader, led in by_leader.items():
         wanted = ListOffsetsTopic(topic.name, tuple(ListOffsetsPartition(each, timestamp_ms) for each in led))
-        answer = link.ask(
-            ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(-1, (wanted,), READ_COMMITTED), slot=leader
-        )
+        answer = link.ask(ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(-1, (wanted,), isolation), slot=leader)
         for each in answer.topics[0].partitions:
             if each.error_code in _NOT_NOW:
                 continue

@@ -7,6 +7,9 @@ from typing import Final
 
 from appliance.console.pages import (
     access,
+    auditing,
+    dead_letters,
+    delayed,
     groups,
     messages,
     overview,
@@ -14,6 +17,7 @@ from appliance.console.pages import (
     settings,
     tailing,
     topics,
+    tracing,
     transactions,
 )
 from appliance.console.visit import Handler
@@ -44,6 +48,16 @@ ROUTES: Final[Mapping[tuple[str, str], Handler]] = {
     ("POST", "/group/delete"): groups.delete_group,
     ("GET", "/transactions"): transactions.transactions,
     ("GET", "/transaction"): transactions.transaction,
+    ("GET", "/delayed"): delayed.delayed,
+    ("GET", "/delayed/record"): delayed.record,
+    ("POST", "/delayed/cancel"): delayed.cancel,
+    ("GET", "/dead-letters"): dead_letters.dead_letters,
+    ("GET", "/dead-letters/of"): dead_letters.letters,
+    ("GET", "/dead-letters/letter"): dead_letters.letter,
+    ("GET", "/dead-letters/change"): dead_letters.change_page,
+    ("POST", "/dead-letters/change"): dead_letters.change,
+    ("GET", "/audit"): auditing.audit,
+    ("GET", "/trace"): tracing.trace,
     ("GET", "/acls"): access.acls,
     ("POST", "/acls/add"): access.add_acl,
     ("POST", "/acls/remove"): access.remove_acl,

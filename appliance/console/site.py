@@ -25,6 +25,7 @@ from appliance.console.sessions import Session, Sessions
 from appliance.console.visit import BadInput, Handler, NotThere, Shared, Streams, Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
+from appliance.views.topic_access import NotShown
 
 LOGINS_AT_ONCE: Final = 4
 LOGIN_WAIT_S: Final = 5.0
@@ -145,7 +146,7 @@ class Site:
     def _handled(self, handler: Handler, visit: Visit) -> Response:
         try:
             return handler(visit)
-        except NotThere as error:
+        except (NotThere, NotShown) as error:
             return self._missing(visit, str(error))
         except BadInput as error:
             return visit.page("error.html", status=400, text=str(error))

@@ -117,6 +117,15 @@ class Visit:
         self.look = look
         self.link = session.link
 
+    def is_below(self, path: str) -> bool:
+        """Return whether this page belongs to a part of the navigation: `/topics` is about `/topic/…` too."""
+        here = self.request.path
+        return (
+            here == path
+            or (path != "/" and here.startswith((path + "/", path.removesuffix("s") + "/")))
+            or (path.endswith("s") and here == path.removesuffix("s"))
+        )
+
     # What was asked
 
     def asked(self, name: str, default: str = "") -> str:

@@ -9,7 +9,7 @@ from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from appliance.console.conditions import Conditions
 from appliance.console.pages.groups import _changes, assigned_partitions
-from appliance.console.pages.producing import murmur2, partition_of
+from appliance.console.partitioning import murmur2, partition_of
 from appliance.console.records import (
     FETCH_VERSION,
     PRODUCE_VERSION,
