@@ -25,6 +25,7 @@ from appliance.console.sessions import Session, Sessions
 from appliance.console.visit import BadInput, Handler, NotThere, Shared, Streams, Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
+from appliance.schemas.decoder import Decoder
 from appliance.views.topic_access import NotShown
 
 LOGINS_AT_ONCE: Final = 4
@@ -70,6 +71,7 @@ class Site:
             self.look,
             self._renderer,
             frozenset(path for method, path in ROUTES if method == "GET"),
+            Decoder(settings.console.schema_directory, settings.console.schema_registry),
         )
         self.refused_logins = 0
         self.refused_requests = 0

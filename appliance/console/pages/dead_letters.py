@@ -114,13 +114,13 @@ def letter(visit: Visit) -> Response:
     found = next((each for each in scene.log() if each.identity == visit.asked("id")), None)
     if found is None:
         raise NotThere(f"there is no dead letter {visit.asked('id')}: it may have been replayed or purged")
-    bytes_max = visit.site.settings.console.value_max_bytes
+    source = scene.retries.topic  # a dead letter has the schema of the topic that it comes from
     return visit.page(
         "dead_letter.html",
         retries=scene.retries,
         letter=found,
-        key=shown(found.key, form="auto", bytes_max=bytes_max),
-        value=shown(found.value, form="auto", bytes_max=bytes_max),
+        key=visit.shown(found.key, topic=source, part="key"),
+        value=visit.shown(found.value, topic=source, part="value"),
         headers=[
             (name[:1000], shown(value, form="auto", bytes_max=4096)) for name, value in found.headers[:100]
         ],

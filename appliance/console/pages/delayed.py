@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.cluster import DELAYED_STATE
-from appliance.console.decoding import shown
 from appliance.console.kafka_link import BrokerFault, not_done
+from appliance.console.pages.messages import PAGE_VALUE_BYTES
 from appliance.console.reading import Budget
 from appliance.console.server import Response
 from appliance.console.topic_link import BudgetOver, LinkReader, LinkWriter
@@ -84,7 +84,7 @@ def record(visit: Visit) -> Response:
     except NotShown as fault:
         why_not = str(fault)
     found.sort(key=lambda each: each.waiting.due_ms)
-    bytes_max = visit.site.settings.console.value_max_bytes
+    bytes_max = PAGE_VALUE_BYTES // max(1, len(found))
     return visit.page(
         "delayed_record.html",
         topic=topic.name,
@@ -92,8 +92,8 @@ def record(visit: Visit) -> Response:
         rows=[
             (
                 each,
-                shown(each.waiting.record.key, form="auto", bytes_max=bytes_max),
-                shown(each.waiting.record.value, form="auto", bytes_max=bytes_max),
+                visit.shown(each.waiting.record.key, topic=topic.name, part="key", bytes_max=bytes_max),
+                visit.shown(each.waiting.record.value, topic=topic.name, part="value", bytes_max=bytes_max),
             )
             for each in found
         ],
