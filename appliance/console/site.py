@@ -17,6 +17,7 @@ from appliance.config import Settings
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress, BrokerFault, Credentials, Link, LoginRefused
 from appliance.console.observation import Look, Observer
+from appliance.console.own_log import OwnLog
 from appliance.console.pages.overview import event
 from appliance.console.rendering import Renderer
 from appliance.console.routes import ROUTES
@@ -52,6 +53,7 @@ class Site:
         sessions: Sessions,
         history: History,
         observer: Observer,
+        own_log: OwnLog,
         *,
         clock: Clock,
         complain: Callable[[str], object],
@@ -72,6 +74,7 @@ class Site:
             self._renderer,
             frozenset(path for method, path in ROUTES if method == "GET"),
             Decoder(settings.console.schema_directory, settings.console.schema_registry),
+            own_log,
         )
         self.refused_logins = 0
         self.refused_requests = 0

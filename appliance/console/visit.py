@@ -22,6 +22,7 @@ from appliance.config import Settings
 from appliance.console.decoding import Shown, shown
 from appliance.console.history import History
 from appliance.console.observation import Look
+from appliance.console.own_log import OwnLog
 from appliance.console.rendering import Renderer
 from appliance.console.server import Request, Response
 from appliance.console.sessions import Session, Sessions
@@ -87,6 +88,7 @@ class Shared:
         look: returns what there is in shared memory, at most a second old; None before there are metadata.
         paths: of the pages, for the navigation.
         decoder: of records by their schemas.
+        own_log: the last lines of all processes.
     """
 
     settings: Settings
@@ -98,6 +100,7 @@ class Shared:
     renderer: Renderer
     paths: Collection[str]
     decoder: Decoder
+    own_log: OwnLog
 
     def page(self, template: str, visit: Visit | None, *, status: int = 200, **values: Any) -> Response:
         """Return a page; without a visit it has no navigation."""

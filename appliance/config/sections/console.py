@@ -82,8 +82,8 @@ class ConsoleSettings:
     schema_registry: str | None = option(
         None,
         "console.schema.registry.url",
-        doc="Address of a schema registry, such as http://127.0.0.1:8081. The console asks it for the schemas whose ids "
-        "records name, if console.schema.directory does not have them. Needs the extra schemas.",
+        doc="Address of a schema registry, such as http://127.0.0.1:8081. The console asks it for the schemas whose "
+        "ids records name, if console.schema.directory does not have them. Needs the extra schemas.",
     )
 
     def __post_init__(self) -> None:
