@@ -151,8 +151,9 @@ def _cancel(
         told[message.partition() or 0] = None if error is None else refusal(error)
 
     client = producer(bootstrap, {"enable.idempotence": True})
+    headers: list[tuple[str, str | bytes | None]] = [*cancelling(name)]
     for partition in told:
-        client.produce(topic, None, partition=partition, headers=cancelling(name), on_delivery=note)
+        client.produce(topic, None, partition=partition, headers=headers, on_delivery=note)
     asked(lambda: client.flush(FLUSH_TIMEOUT_S))
     return sorted(told.items())
 

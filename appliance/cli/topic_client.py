@@ -197,7 +197,7 @@ class ClientWriter:
                     key,
                     partition,
                     on_delivery=self._delivered,
-                    headers=list(headers),  # type: ignore[arg-type]
+                    headers=list[tuple[str, str | bytes | None]](headers),
                 )
             except BufferError:
                 self._client.poll(POLL_S)

@@ -57,7 +57,7 @@ class ConsoleAgent:
             self._sessions,
             self._history,
             self._observer,
-            self._own_log,
+            own_log=self._own_log,
             clock=clock,
             complain=self._complain,
         )

@@ -85,7 +85,7 @@ def parsed(text: str, place: tuple[int, int]) -> LogLine | None:
     parts = head.split(" ", 2)
     if not colon or len(parts) != 3 or parts[1] not in LEVELS:
         return None
-    return LogLine(place, *parts, message)
+    return LogLine(place, parts[0], parts[1], parts[2], message)
 
 
 def positions(lines: Iterable[LogLine]) -> dict[int, int]:

@@ -55,9 +55,8 @@ class Budget:
         """Return another budget than that of a page, for a change."""
         return cls(count_bytes, time.monotonic() + seconds)
 
-    @property
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self.bytes_left <= 0 or time.monotonic() >= self.until_s
 
     def take(self, part: Budget, *, began_with: int) -> None:
@@ -176,7 +175,7 @@ def forward(
     records: deque[ReadRecord] = deque(maxlen=limit)
     at = start
     while at < end:
-        if budget.is_over:
+        if budget.is_over():
             return Found(partition, list(records), start, at, is_complete=False)
         answer = fetch_once(link, topic, partition, at)
         budget.bytes_left -= len(answer.records) + 1000
@@ -195,7 +194,7 @@ def forward(
                 if len(records) == limit and not is_last:
                     return Found(partition, list(records), start, at, is_complete=True)
             # One batch may hold millions of records. Some are looked at in any case, so that a page gets on.
-            if number % LOOK_EVERY == 0 and budget.is_over and at < end:
+            if number % LOOK_EVERY == 0 and budget.is_over() and at < end:
                 return Found(partition, list(records), start, at, is_complete=False)
         if behind <= at and not answer.records:
             at = end  # nothing readable is left: compaction, or a transaction that is still open
@@ -225,9 +224,9 @@ def backward(
     """
     records: list[ReadRecord] = []
     high, window = end, max(WINDOW_MIN, limit)
-    is_in_vain = budget.is_over
+    is_in_vain = budget.is_over()
     while high > start and len(records) < limit:
-        is_over = budget.is_over
+        is_over = budget.is_over()
         if is_over and (high < end or is_in_vain):
             return Found(partition, records, high, end, is_complete=False)
         low = max(start, high - (1 if is_over else window))

@@ -53,8 +53,8 @@ class Site:
         sessions: Sessions,
         history: History,
         observer: Observer,
-        own_log: OwnLog,
         *,
+        own_log: OwnLog,
         clock: Clock,
         complain: Callable[[str], object],
     ) -> None:

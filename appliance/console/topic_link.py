@@ -128,7 +128,7 @@ class LinkReader:
             at = starts.get(place, end)
             topic = self._image_of(place[0])
             while at < end:
-                if budget.is_over:
+                if budget.is_over():
                     raise BudgetOver
                 answer = fetch_once(self._link, topic, place[1], at)
                 budget.bytes_left -= len(answer.records) + 1000
@@ -141,7 +141,7 @@ class LinkReader:
                     record = each.record
                     if each.codec:
                         budget.bytes_left -= len(record.value or b"") + len(record.key or b"")
-                    if number % 256 == 0 and budget.is_over:
+                    if number % 256 == 0 and budget.is_over():
                         raise BudgetOver
                     yield PlacedRecord(place[0], place[1], each.offset, record)
                 at = max(behind, at + 1)

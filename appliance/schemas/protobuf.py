@@ -104,13 +104,14 @@ class ProtobufSchema:
         try:
             made = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name or self.name))()
             made.ParseFromString(data)
-            return json_format.MessageToJson(
+            found: str = json_format.MessageToJson(
                 made,
                 preserving_proto_field_name=True,
                 indent=None,
                 ensure_ascii=False,
                 descriptor_pool=self._pool,
             )
+            return found
         except Exception as error:  # DecodeError; an Any of an unknown type
             raise Undecodable(f"{type(error).__name__}: {error}"[:300]) from None
 
