@@ -42,7 +42,12 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         "default.replication.factor": 3,
     }
     with opened(home, slots=3, **more) as console:
-        watched = {"audit.enable": "true", "audit.bucket.ms": "1000", "trace.enable": "true"}
+        watched = {
+            "audit.enable": "true",
+            "audit.headers": "true",
+            "audit.bucket.ms": "60000",
+            "trace.enable": "true",
+        }
         console.create(ORDERS, 1, 3, configs=watched)
         console.create(LATER, 2, 3, configs={"delivery.delay.enable": "true"})
         audited(console)
@@ -368,8 +373,8 @@ def test_a_user_without_rights_sees_nothing_of_it(console: Console) -> None:
 
 
 def test_live_charts_end_when_the_right_is_taken_away(console: Console) -> None:
-    rule = ("--allow-principal", f"User:{READER}", "--operation", "Describe", "--cluster")
-    appliance("acls", "add", *rule, "-b", console.broker.address).succeeded()
+    rule = (f"User:{READER}", "describe", "--cluster", "-b", console.broker.address)
+    appliance("acls", "allow", *rule).succeeded()
     with console.window(READER) as window:
         page = window.page
         wait_until(
@@ -377,7 +382,7 @@ def test_live_charts_end_when_the_right_is_taken_away(console: Console) -> None:
             "the reader may see the charts",
         )
         expect(page.locator("#live")).to_have_text("Live, the last five minutes.")
-        appliance("acls", "remove", *rule, "--yes", "-b", console.broker.address).succeeded()
+        appliance("acls", "remove", *rule).succeeded()
         expect(page.locator("#live")).to_contain_text("Ended: this needs", timeout=PATIENCE_S * 1000)
 
 
