@@ -58,7 +58,7 @@ def order_file() -> descriptor_pb2.FileDescriptorProto:
 
 def order_descriptors() -> bytes:
     """What `protoc --descriptor_set_out` writes without imports."""
-    return descriptor_pb2.FileDescriptorSet(file=[order_file()]).SerializeToString()
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[order_file()]).SerializeToString())
 
 
 def order(**fields: Any) -> bytes:
@@ -69,8 +69,7 @@ def order(**fields: Any) -> bytes:
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(order_file().SerializeToString())
     made = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
-    found: bytes = made(**fields).SerializeToString()
-    return found
+    return bytes(made(**fields).SerializeToString())
 
 
 def confluent_protobuf(schema_id: int, number: int, name: str) -> bytes:
