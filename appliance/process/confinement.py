@@ -14,8 +14,9 @@
 netproc, acceptor, coordinator, metrics and console handle bytes of strangers. So the kernel refuses them, and the
 purgatory, which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for
 writing, to create or remove a name elsewhere, to start a program, to connect to a TCP port (the console: to any port
-but those of the broker slots), to signal other processes, to trace them or read their memory. It also refuses them
-system calls that they never make (`refused_calls.py`). No process, the supervisor included, can get new privileges.
+but those of the broker slots and of the schema registry), to signal other processes, to trace them or read their
+memory. It also refuses them system calls that they never make (`refused_calls.py`). No process, the supervisor
+included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 
@@ -135,11 +136,14 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
 def ports_of(kind: RoleKind, settings: Settings) -> Sequence[int]:
     """Return the TCP ports to which a role of WRITE_NO_FILES may connect.
 
-    The console is a client of each slot. A services process sends traces to a collector, a metrics process metrics.
+    The console is a client of each slot, and of a schema registry. A services process sends traces to a collector, a
+    metrics process metrics.
     """
     listener = settings.console_listener
     if kind is RoleKind.CONSOLE and listener is not None:
-        return range(listener.port, listener.port + settings.slots)
+        registry = settings.console.registry_port
+        slots = range(listener.port, listener.port + settings.slots)
+        return slots if registry is None else (*slots, registry)
     collectors = {
         RoleKind.SERVICES: settings.services.trace_otlp_endpoint,
         RoleKind.METRICS: settings.metrics.otlp_endpoint,

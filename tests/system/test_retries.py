@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 import appliance_client
-from appliance.cli import dead_letter_log
 from appliance.cli.connecting import BrokerError
+from appliance.cli.topic_client import ClientReader, ClientWriter
+from appliance.views.dead_letters import DeadLetterLog, Replay
 from appliance_client import aio
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
@@ -407,14 +408,15 @@ def test_a_replay_that_is_interrupted_moves_each_once_when_it_is_run_again(
         raise BrokerError("the machine is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dead_letter_log.DeadLetterLog, "remove", dies)
-        log = dead_letter_log.DeadLetterLog(broker.address, "interrupted.g.dlq")
-        replay = dead_letter_log.Replay(broker.address, log, retry)
+        patch.setattr(DeadLetterLog, "remove", dies)
+        reader, writer = ClientReader(broker.address), ClientWriter(broker.address)
+        log = DeadLetterLog(reader, "interrupted.g.dlq", writer)
+        replay = Replay(log, retry, writer)
         for letter in log:
             replay.add(letter)
         with pytest.raises(BrokerError, match="gone"):
             replay.flush()
-        log.close()
+        reader.close()
     assert listed(broker, "dead-letters", "replay", "g", "interrupted")["replayed"] == 6
     assert len(read(broker, retry, 6, more_s=0.6)) == 6
 
