@@ -106,7 +106,7 @@ def candidates(data: bytes, at: i64, end: i64, count: i64, *, first: i64, sample
 
 
 def _may_be_traced(data: bytes, at: i64, stop: i64, by_origin: bool) -> bool:
-    """Return whether the headers at `at` have a `traceparent` that may be sampled, or say where the record was first."""
+    """Return whether the headers have a `traceparent` that may be sampled, or (`by_origin`) an offset of before."""
     count, at = read_varint(data, at)
     while count > 0:
         count -= 1

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from appliance.errors import ApplianceError
-from appliance.message_audit.batches import Header
+from appliance.message_audit.runs import Header
 from appliance.partition_access.access import Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -18,9 +18,11 @@ from appliance.protocol.records.record import Record, decode_records
 from appliance.services.errand import Reading, Step
 
 HEADERS_BYTES: Final = 64 << 20
-RECORDS_BYTES: Final = 2 << 20
-"""Of how much of a log a step reads the headers of batches, or whole batches. A step of whole batches takes about 1 ms,
-for which deliveries wait."""
+RECORDS_BYTES: Final = 1 << 20
+"""Of how much of a log a step reads the headers of batches, or whole batches."""
+CHUNK_BYTES: Final = 2 << 20
+"""The same, where few of the records are decoded. Each step costs a request to the log's owner, and deliveries wait for
+the end of a step."""
 
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
@@ -80,16 +82,18 @@ class Stretch(NamedTuple):
         count = len(self.headers)
         while count and end_of(self.headers[count - 1]) > limit:
             count -= 1
-        return self if count == len(self.headers) else Stretch(self.headers[:count], self.batches[:count], self.log_start)
+        if count == len(self.headers):
+            return self
+        return Stretch(self.headers[:count], self.batches[:count], self.log_start)
 
 
 def read_stretch(
-    place: LogPlace, offset: int, *, headers_only: bool, bytes_max: int = HEADERS_BYTES
+    place: LogPlace, offset: int, *, headers_only: bool, bytes_max: int | None = None
 ) -> Generator[Step, Any, Stretch]:
     """Read once, from `offset` on: of at most `bytes_max`, or one batch."""
-    read: Read = yield Reading(
-        place, offset, min(bytes_max, HEADERS_BYTES if headers_only else RECORDS_BYTES), headers_only
-    )
+    if bytes_max is None:
+        bytes_max = HEADERS_BYTES if headers_only else RECORDS_BYTES
+    read: Read = yield Reading(place, offset, bytes_max, headers_only)
     if read.error == _OUT_OF_RANGE and read.log_start > offset:
         return Stretch((), (), read.log_start)
     if read.error or read.replaced:
