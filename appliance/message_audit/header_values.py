@@ -1,4 +1,4 @@
-"""Steps over the records of a batch and takes two headers of each, beside offset and time. Keys and values are not read.
+"""Steps over the records of a batch and takes two headers of each, offset and time. Keys and values are not read.
 
 Compiled, a record of 1 KiB with both headers costs about 0.5 µs, where decoding it costs 6.
 """
@@ -43,33 +43,40 @@ def header_values(
                 at += length
             if at >= stop:
                 raise InvalidRecords("the fields of a record run over its end")
-            headers, at = read_varint(data, at)
-            one: bytes | None = None
-            other: bytes | None = None
-            while headers > 0:
-                headers -= 1
-                length, at = read_varint(data, at)
-                if length < 0 or at + length > stop:
-                    raise InvalidRecords("a record header has no name, or one that does not fit")
-                name_at: i64 = at
-                name_end: i64 = at + length
-                length, at = read_varint(data, name_end)
-                if at + length > stop:
-                    raise InvalidRecords("a record header is longer than its record")
-                if length > 0:
-                    value_end: i64 = at + length
-                else:
-                    value_end = at
-                if one is None or other is None:
-                    name = data[name_at:name_end]
-                    if length >= 0 and one is None and name == first_name:
-                        one = data[at:value_end]
-                    elif length >= 0 and other is None and name == second_name:
-                        other = data[at:value_end]
-                at = value_end
+            one, other, at = _two_headers(data, at, stop, first_name, second_name)
             if at != stop:
                 raise InvalidRecords("the headers of a record do not end with it")
             found.append((delta, delta_ms, one, other))
     except IndexError:
         raise InvalidRecords("the fields of a record run over the end of its batch") from None
     return found
+
+
+def _two_headers(
+    data: bytes, at: i64, stop: i64, first_name: bytes, second_name: bytes
+) -> tuple[bytes | None, bytes | None, i64]:
+    """Return the values of two headers, and the position after all of them."""
+    one: bytes | None = None
+    other: bytes | None = None
+    headers, at = read_varint(data, at)
+    while headers > 0:
+        headers -= 1
+        length, at = read_varint(data, at)
+        if length < 0 or at + length > stop:
+            raise InvalidRecords("a record header has no name, or one that does not fit")
+        name_at: i64 = at
+        name_end: i64 = at + length
+        length, at = read_varint(data, name_end)
+        value_end: i64 = at
+        if length > 0:
+            value_end += length
+        if value_end > stop:
+            raise InvalidRecords("a record header is longer than its record")
+        if length >= 0 and (one is None or other is None):
+            name = data[name_at:name_end]
+            if one is None and name == first_name:
+                one = data[at:value_end]
+            elif other is None and name == second_name:
+                other = data[at:value_end]
+        at = value_end
+    return one, other, at

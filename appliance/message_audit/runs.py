@@ -3,8 +3,8 @@
     headers   │ 12:00:58 │ 12:00:59 │ 12:01:00 … 12:01:02 │ 12:01:59 │ 12:01:59 … 12:02:01 │
     runs      └────── 12:00 ───────┘└──────── 12:01 ───────────────┘   only its records say it
 
-So the audit asks who appended, and looks up its counts, once for a run and not for each batch. A batch costs 1 µs, and
-0.3 µs compiled.
+So the audit asks who appended, and looks up its counts, once for a run and not for each batch. A batch costs 1 µs. To
+compile this would save a quarter of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Header: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int,
 
 
 class Run(NamedTuple):
-    """Batches up to `stop`, an index; whose header does not say its bucket has an empty run. `delays`: delay in ms → records, as far as it is known."""
+    """Batches up to `stop`, an index. `delays`: delay in ms → records, as far as it is known."""
 
     stop: int
     bucket: int

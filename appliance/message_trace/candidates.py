@@ -3,9 +3,9 @@
     length · attributes · timestamp delta · offset delta · key length · key · value length · value · headers count · …
                                             └ without a key ┘          └ CRC-32 ┘ trace.sample         └ traceparent
 
-A record of 1 KiB costs about 0.1 µs compiled. Neither values nor keys are looked at, except for the checksum of the
-key. A `traceparent` of the usual length that is not sampled is told by its last digit, because senders that follow the
-W3C write one into every record.
+Compiled, a record costs 0.1 µs, and 0.3 µs with `trace.sample`, whatever its size. A `traceparent` of the usual length
+that is not sampled shows that in its last digit. So it begins no decoding: senders that follow the W3C write one into
+every record.
 
 Lengths are held against the record's end before they are followed: a batch may have been damaged since it was proved.
 """
@@ -25,10 +25,12 @@ NAME: Final = b"traceparent"
 ORIGIN_NAMES: Final = (b"retry.offset", b"__dlq.errors.offset")
 """Of a retried record or a dead letter: where it was first decides, if it has no key."""
 USUAL_BYTES: Final = 55
-"""Of a `traceparent` of version 00. Its last byte is the low digit of the flags, of which the lowest bit is `sampled`."""
+"""Of a `traceparent` of version 00. Its last byte is the low digit of the flags; the lowest bit of it is `sampled`."""
 
 
-def candidates(data: bytes, at: i64, end: i64, count: i64, *, first: i64, sample: i64) -> list[int]:
+def candidates(  # noqa: PLR0912, PLR0915 - calls would double its cost where nothing is compiled
+    data: bytes, at: i64, end: i64, count: i64, *, first: i64, sample: i64
+) -> list[int]:
     """Return where the records begin that have a `traceparent` which may be sampled, or that `sample` may choose.
 
     Args:

@@ -159,9 +159,7 @@ def traced(
             at, end = 0, len(data)
         if not sample and not _IS_COMPILED and data.find(NAME, at, end) < 0:
             return
-        found = candidates(
-            data, at, end, header[H_RECORDS_COUNT], first=header[H_BASE_OFFSET], sample=sample
-        )
+        found = candidates(data, at, end, header[H_RECORDS_COUNT], first=header[H_BASE_OFFSET], sample=sample)
         if not found:
             return
         fields = BatchHeader(*header)

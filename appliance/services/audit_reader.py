@@ -118,9 +118,7 @@ class AuditReader(Rounds[Audited]):
             index = found.stop
             position.next = end_of(headers[index - 1])
 
-    def _follow_ids(
-        self, audited: Audited, position: PartitionPosition, records: Sequence[Stamped]
-    ) -> None:
+    def _follow_ids(self, audited: Audited, position: PartitionPosition, records: Sequence[Stamped]) -> None:
         for offset, time_ms, value in records:
             if value is None or offset < position.next:
                 continue
@@ -154,9 +152,7 @@ class AuditReader(Rounds[Audited]):
         header = headers[index]
         if not audited.by_headers and header[H_BASE_OFFSET] >= first:
             whole = bisect_right(headers, end, index, key=end_of)
-            run = count_run(
-                headers, index, whole, end=until, bucket_ms=audited.bucket_ms, appended=appended
-            )
+            run = count_run(headers, index, whole, end=until, bucket_ms=audited.bucket_ms, appended=appended)
             if run.stop > index:
                 self._tally.count_run(counted, run)
                 return Counted(run.stop, run.records)
@@ -196,9 +192,7 @@ class AuditReader(Rounds[Audited]):
             else:
                 return parts_of_records(records, facts, audited.bucket_ms, first=first, end=end), records
         # It is gone, or cannot be read: all of it is in the bucket of its first record.
-        part = part_of_header(
-            facts._replace(max_ms=facts.first_ms), audited.bucket_ms, first=first, end=end
-        )
+        part = part_of_header(facts._replace(max_ms=facts.first_ms), audited.bucket_ms, first=first, end=end)
         return (() if part is None else (part,)), ()
 
     def _find(

@@ -236,7 +236,10 @@ def test_ids_and_times_are_those_that_decoding_finds(
     assert stamps(data, by_headers=True) == [
         (
             record.offset,
-            next((parse_time(each, record.timestamp_ms) for each in values(record, "audit.time")), record.timestamp_ms),
+            next(
+                (parse_time(each, record.timestamp_ms) for each in values(record, "audit.time")),
+                record.timestamp_ms,
+            ),
             next(values(record, "audit.id"), None),
         )
         for record in decode_records(data)
@@ -280,7 +283,21 @@ def test_runs_of_batches_count_as_each_batch_by_itself(
     offset = 0
     for first_ms, later_ms, count, attributes in batches:
         headers.append(
-            (offset, 100 + count, 0, 2, 0, attributes, count - 1, first_ms, first_ms + later_ms, -1, -1, -1, count)
+            (
+                offset,
+                100 + count,
+                0,
+                2,
+                0,
+                attributes,
+                count - 1,
+                first_ms,
+                first_ms + later_ms,
+                -1,
+                -1,
+                -1,
+                count,
+            )
         )
         offset += count
     appended = Appended(0, offset + 1, 1_000, 1_500)
