@@ -22,6 +22,8 @@ WAITING_MAX: Final = 10_000
 SENT_MAX: Final = 500
 PAUSE_S: Final = 5.0
 """After a failure."""
+CLOSE_S: Final = 1.0
+"""How long the end of the process waits for a collector."""
 PATH: Final = "/v1/traces"
 
 
@@ -44,19 +46,27 @@ class TraceExport:
     def offer(self, events: list[Event]) -> None:
         """Take events to send; never waits."""
         with self._wakes:
-            room = WAITING_MAX - len(self._waiting)
+            room = 0 if self._is_ending else WAITING_MAX - len(self._waiting)
             self._waiting.extend(events[:room])
             self.dropped += max(len(events) - room, 0)
             self._wakes.notify()
-        if self._thread is None:
+        if self._thread is None and not self._is_ending:
             self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Begin no further request; the thread ends with the process."""
+    def close(self, *, within_s: float = CLOSE_S) -> None:
+        """Begin no further request, and wait so long for the end of the one that is under way. A second call does nothing.
+
+        Steps that are not sent count as dropped. A collector that hangs holds the thread for longer; it is a daemon, so
+        it ends with the process.
+        """
         with self._wakes:
             self._is_ending = True
+            self.dropped += len(self._waiting)
+            self._waiting.clear()
             self._wakes.notify()
+        if self._thread is not None:
+            self._thread.join(within_s)
 
     def _run(self) -> None:
         while True:

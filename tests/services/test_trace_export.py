@@ -79,3 +79,32 @@ def test_an_endpoint_that_is_no_collector_holds_up_nothing(kind: str) -> None:
         assert time.monotonic() - begun < 2
         assert export.dropped >= 30_000 - WAITING_MAX - 1_000
         export.close()
+
+
+def test_close_leaves_no_thread_and_counts_what_it_did_not_send(collector: OtlpCollector) -> None:
+    def threads() -> int:
+        return sum(each.name == "trace-export" for each in threading.enumerate())
+
+    before = threads()
+    collector.status = 503
+    export = TraceExport(collector.url, lambda _: None)
+    export.offer(events(700))
+    wait_until(lambda: export.dropped == 500, "the first request was refused; now it pauses")
+    export.close()
+    assert (export.sent, export.dropped, threads()) == (0, 700, before)
+    export.offer(events(2))
+    export.close()
+    assert (export.dropped, threads()) == (702, before)
+
+
+def test_close_does_not_wait_for_a_collector_that_hangs() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        export = TraceExport(f"http://127.0.0.1:{listener.getsockname()[1]}", lambda _: None)
+        export.offer(events(1))
+        connection, _ = listener.accept()
+        begun = time.monotonic()
+        export.close(within_s=0.1)
+        assert time.monotonic() - begun < 2
+        connection.close()
