@@ -271,6 +271,8 @@ class Rounds(Generic[F]):
             self._state.positions.commits.clear()
         if self._logs.log_end(place) < position.next:  # a power cut has taken the end of the log
             position.next = self._logs.log_end(place)
+            for offset in [offset for offset in position.traced if offset >= position.next]:
+                del position.traced[offset]
             self._change(key, position)
         bytes_max = self._bytes_max(followed)
         while position.next < limit:

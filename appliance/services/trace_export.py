@@ -55,7 +55,7 @@ class TraceExport:
             self._thread.start()
 
     def close(self, *, within_s: float = CLOSE_S) -> None:
-        """Begin no further request, and wait so long for the end of the one that is under way. A second call does nothing.
+        """Begin no further request, and wait so long for the end of the one that is under way.
 
         Steps that are not sent count as dropped. A collector that hangs holds the thread for longer; it is a daemon, so
         it ends with the process.

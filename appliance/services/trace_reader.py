@@ -265,9 +265,14 @@ class TraceReader(Rounds[TracedPartition]):
         at_ms: int,
         who: Who,
     ) -> None:
-        for offset, record in position.traced.items():
-            if first <= offset < end:
-                self._note(step, followed, offset, record, at_ms=at_ms, who=who)
+        found: list[int] = []
+        for offset in reversed(position.traced):  # most readers are near the end
+            if offset < first:
+                break
+            if offset < end:
+                found.append(offset)
+        for offset in reversed(found):
+            self._note(step, followed, offset, position.traced[offset], at_ms=at_ms, who=who)
 
     def _note(
         self,
