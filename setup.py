@@ -93,6 +93,8 @@ HOT_MODULES = (
     "appliance/log/segmented_log.py",
     "appliance/log/time_index.py",
     "appliance/log/validator.py",
+    "appliance/message_audit/header_values.py",
+    "appliance/message_trace/candidates.py",
     "appliance/netproc/arrivals.py",
     "appliance/netproc/connection.py",
     "appliance/netproc/connections.py",

@@ -93,3 +93,16 @@ def test_an_endpoint_that_is_no_collector_holds_up_nothing(kind: str) -> None:
         export.close()
         assert time.monotonic() - begun < CLOSE_S + 1
         assert export.dropped >= 30_000 - SENT_MAX, "all but what is under way"
+
+
+def test_close_leaves_no_thread_and_counts_what_it_did_not_send(collector: OtlpCollector) -> None:
+    def threads() -> int:
+        return sum(each.name == "trace-export" for each in threading.enumerate())
+
+    before = threads()
+    collector.status = 503
+    export = TraceExport(collector.url, lambda _: None)
+    export.offer(events(700))
+    wait_until(lambda: export.dropped == 500, "the first request was refused; now it pauses")
+    export.close()
+    assert (export.sent, export.dropped, threads()) == (0, 700, before)
