@@ -62,7 +62,10 @@ def eventually(broker: Appliance, name: str, wanted: float, **labels: str) -> Sc
     found: list[Scraped] = []
 
     def has_it() -> bool:
-        found.append(page(broker))
+        try:
+            found.append(page(broker))
+        except OSError:
+            return False  # between two lives of the metrics process
         return found[-1].value(name, **labels) >= wanted
 
     wait_until(has_it, f"{name} {labels} is {wanted}", timeout_s=PATIENCE_S)
