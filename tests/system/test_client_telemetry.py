@@ -78,8 +78,8 @@ def test_the_apis_are_advertised_where_the_option_is_set(broker: Appliance) -> N
     assert advertised(broker) >= TELEMETRY
 
 
-def test_a_client_that_asks_without_the_option_hears_unsupported_version(tmp_path: Path) -> None:
-    """It does not ask again then, in Java and in librdkafka. Kafka without client metrics answers so."""
+def test_a_client_that_asks_without_the_option_gets_unsupported_version(tmp_path: Path) -> None:
+    """So it does not ask again. Kafka 4.3 without a receiver answers with a subscription to nothing."""
     without = Appliance(tmp_path / "data", settings={"metrics.listener": f"127.0.0.1:{free_ports(1)}"})
     without.start()
     try:

@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
 
-Without the option metrics.client.telemetry, the API is not advertised, and is answered UNSUPPORTED_VERSION: clients
-that ask all the same then stop asking. A Kafka broker without a manager of client metrics (ZooKeeper mode) does so. One
-in KRaft mode without a receiver does not advertise the API either, but answers, and drops what is pushed.
+Left out: an answer without the option metrics.client.telemetry. Neither API is advertised then. A client that asks all
+the same gets UNSUPPORTED_VERSION, and stops asking. Kafka 4.3 without a receiver does not advertise them either, but
+answers with a subscription to nothing, and drops what is pushed.
 """
 
 from __future__ import annotations

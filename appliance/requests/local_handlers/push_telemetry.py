@@ -2,7 +2,7 @@
 
 The metrics are not read here.
 
-Without the option metrics.client.telemetry: UNSUPPORTED_VERSION, as in GetTelemetrySubscriptions.
+Left out: an answer without the option metrics.client.telemetry, as in GetTelemetrySubscriptions.
 """
 
 from __future__ import annotations
