@@ -3,6 +3,7 @@
     __delayed_state          from where on each level is not delivered
     __delayed_cancels        what was cancelled
     __delayed_5s, …          the records; those behind the position, and not cancelled, wait
+    __delayed_exact_1m, …    the same; those that are behind the frontier, too
 
 Records go by one after the other. A record that goes from one level to the next is in both for a moment, so the places
 of REMEMBERED_MAX records are kept, and each of these counts once. Records of open transactions are not read.
@@ -21,11 +22,12 @@ from appliance.cli.connecting import BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at
 from appliance.cli.request import request
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
+from appliance.delivery.levels import exact_delay_ms
 from appliance.delivery.waiting import NotWaiting, Origin, Waiting, delay_partition, waiting_of
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.records.record import Record
-from appliance.services.progress import UnreadableProgress, decode
+from appliance.services.progress import Frontier, UnreadableProgress, decode
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -104,9 +106,9 @@ class DelayedView:
         numbers = None if topic is None else self._internal_partitions(topic)
         if DELAYED_STATE not in self._partitions:
             return
-        positions = self._positions(numbers)
+        positions, frontiers = self._delivered(numbers)
         cancelled: dict[tuple[UUID, int, bytes], int] = {}
-        for _, found in self._read(self._places([DELAYED_CANCELS], numbers), {}):
+        for _, found in self._read(self._places([DELAYED_CANCELS], numbers), {}, {}):
             name = found.cancels
             if name is not None and (wanted is None or found.topic_id in wanted):
                 key = found.topic_id, found.partition, name
@@ -117,7 +119,7 @@ class DelayedView:
             if each.startswith(DELAYED_PREFIX) and each not in {DELAYED_STATE, DELAYED_CANCELS}
         ]
         seen: set[tuple[UUID, int, int, Origin]] = set()
-        for place, found in self._read(self._places(levels, numbers), positions):
+        for place, found in self._read(self._places(levels, numbers), positions, frontiers):
             known = found.topic_id, found.partition, found.offset, found.origin
             if known in seen:
                 continue
@@ -148,12 +150,13 @@ class DelayedView:
             if numbers is None or number in numbers
         ]
 
-    def _positions(self, numbers: set[int] | None) -> dict[Place, int]:
-        """Return from where on each partition of a level is not delivered."""
+    def _delivered(self, numbers: set[int] | None) -> tuple[dict[Place, int], dict[Place, Frontier]]:
+        """Return below which offset each partition of a level is delivered; and what else, of exact levels."""
         places = self._places([DELAYED_STATE], numbers)
         ends = offsets_at(admin_client(self._bootstrap), places, latest())
         starts = {place: end - 1 for place, end in ends.items() if end > 0}
         positions: dict[Place, int] = {}
+        frontiers: dict[Place, Frontier] = {}
         for message in self._messages(starts, ends):
             try:
                 progress = decode(message.value() or b"")
@@ -161,9 +164,13 @@ class DelayedView:
                 raise BrokerError(f"{DELAYED_STATE}-{message.partition()}: {fault}") from None
             for level, offset in progress.positions.items():
                 positions[f"{DELAYED_PREFIX}{level}", message.partition() or 0] = offset
-        return positions
+            for level, frontier in progress.exact.items():
+                frontiers[f"{DELAYED_PREFIX}{level}", message.partition() or 0] = frontier
+        return positions, frontiers
 
-    def _read(self, places: list[Place], positions: Mapping[Place, int]) -> Iterator[tuple[Place, Waiting]]:
+    def _read(
+        self, places: list[Place], positions: Mapping[Place, int], frontiers: Mapping[Place, Frontier]
+    ) -> Iterator[tuple[Place, Waiting]]:
         client = admin_client(self._bootstrap)
         ends = offsets_at(client, places, latest(), read_committed=True)
         starts = {
@@ -175,9 +182,16 @@ class DelayedView:
             headers = tuple((name, value) for name, value in told or ())
             record = Record(message.value(), message.key(), headers, message.timestamp()[1])
             try:
-                yield (message.topic() or "", message.partition() or 0), waiting_of(record)
+                waiting = waiting_of(record)
             except NotWaiting:
                 continue
+            place = message.topic() or "", message.partition() or 0
+            frontier = frontiers.get(place)
+            if frontier is not None:
+                due_ms = min(waiting.due_ms, record.timestamp_ms + exact_delay_ms(place[0]))
+                if frontier.has_delivered(message.offset() or 0, due_ms):
+                    continue
+            yield place, waiting
 
     def _messages(self, starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[Message]:
         """Yield the committed records of each partition from its start to its end."""

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from appliance.errors import ApplianceError
 from appliance.log.chunks import Batch
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.partition_access.access import Read
-from appliance.protocol.records.batch import H_ATTRIBUTES, H_BASE_OFFSET, H_PRODUCER_ID, TRANSACTIONAL
-from appliance.protocol.records.record import Record, decode_records
+from appliance.protocol.records.batch import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_PRODUCER_ID,
+    RECORDS,
+    TRANSACTIONAL,
+    read_header,
+)
+from appliance.protocol.records.record import Record, decode_one, decode_records
+from appliance.protocol.records.varint import read_varint
 
 
 class ReadBatch(NamedTuple):
@@ -31,6 +41,40 @@ def records_of(read: Read) -> Iterator[ReadBatch]:
                 except ApplianceError:
                     records = []
             yield ReadBatch(records, batch.last_offset + 1)
+
+
+def wanted_of(read: Read, offsets: list[int]) -> tuple[list[Record], int]:
+    """Return the records with these ascending offsets, and the offset behind the last batch that was read.
+
+    A batch must not be compressed, as those of the internal topics are not. One that cannot be read has no records.
+    """
+    found: list[Record] = []
+    end = 0
+    for chunk in read.chunks:
+        for batch in chunk.batches:
+            end = batch.last_offset + 1
+            first = bisect_left(offsets, batch.header[H_BASE_OFFSET])
+            wanted = offsets[first : bisect_left(offsets, end, first)]
+            if wanted and not batch.is_control:
+                with suppress(ApplianceError):
+                    found += _some_of(memoryview(chunk.data)[batch.position : batch.end], wanted)
+    return found, end
+
+
+def _some_of(batch: memoryview, wanted: list[int]) -> list[Record]:
+    header = read_header(batch)
+    if len(wanted) * 4 > header.records_count:
+        chosen = set(wanted)
+        return [record for record in decode_records(batch) if record.offset in chosen]
+    data, at, number = bytes(batch[RECORDS:]), 0, 0
+    found = []
+    for offset in wanted:
+        while number < offset - header.base_offset:
+            length, body = read_varint(data, at)
+            at = body + length
+            number += 1
+        found.append(decode_one(data, at, header))
+    return found
 
 
 def _is_aborted(batch: Batch, aborted: tuple[AbortedTransaction, ...]) -> bool:

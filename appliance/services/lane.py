@@ -105,17 +105,23 @@ class Lane:
         self.read_to = max(self.read_to, next_offset)
         self._skip()
 
-    def _take_one(self, record: Record, now_ms: int) -> None:
+    def _understood(self, record: Record) -> Waiting | None:
         try:
             waiting = waiting_of(record)
         except NotWaiting:
             self.unread += 1
-            return
+            return None
         # Only what has a producer id can be recognized when it is sent again.
         if waiting.origin.producer_id >= 0 and (
             not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS
         ):
             self._marks.append((record.offset, record.timestamp_ms))
+        return waiting
+
+    def _take_one(self, record: Record, now_ms: int) -> None:
+        waiting = self._understood(record)
+        if waiting is None:
+            return
         is_repeated = self._seen.is_known(waiting)
         if record.offset < self.position:
             if record.offset in self.wanted:
@@ -126,8 +132,7 @@ class Lane:
             return
         # A clock that was set back: nothing waits longer than its level from now on.
         due_ms = min(record.timestamp_ms, now_ms) + self.delay_ms
-        size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
-        size_bytes += sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+        size_bytes = entry_bytes(record)
         self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
         self.buffered_bytes += size_bytes
 
@@ -139,6 +144,22 @@ class Lane:
         if self.buffer[0].due_ms > latest_ms:
             self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
         return self.buffer[0].due_ms
+
+    @property
+    def first(self) -> Entry:
+        """The entry that is due first, where `first_due` names a time."""
+        return self.buffer[0]
+
+    def with_time_left(self, entry: Entry, now_ms: int) -> Waiting:
+        """Return the record with the time at which it is due by the clock of now.
+
+        If the clock was set back, no more is left of a delay than what it has not waited on this level.
+        """
+        waiting = entry.waiting
+        delay_ms = waiting.delay_ms
+        if delay_ms is None or waiting.due_ms <= now_ms + delay_ms - self.delay_ms:
+            return waiting
+        return waiting._replace(due_ms=now_ms + delay_ms - self.delay_ms)
 
     def pop(self) -> Entry:
         """Take the first entry out, and move the position behind it."""
@@ -173,3 +194,9 @@ class Lane:
         assert offsets == sorted(set(offsets))
         assert not offsets or self.position <= offsets[0]
         assert self.buffered_bytes == sum(entry.size_bytes for entry in self.buffer)
+
+
+def entry_bytes(record: Record) -> int:
+    """Return about how much memory an entry takes with its record."""
+    size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
+    return size_bytes + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
