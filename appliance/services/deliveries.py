@@ -12,15 +12,14 @@ appended again (decision 0120). To each target only one is appended at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
+from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
@@ -60,11 +59,11 @@ Target = tuple[UUID, int]
 
 
 class Batch:
-    """A delivery and its records, which lie in memory until the log has answered."""
+    """A delivery and the tails of its records (`delivery.stored`), which lie in memory until the log has answered."""
 
     __slots__ = ("delivery", "is_asked", "not_before_ns", "records", "since_ns")
 
-    def __init__(self, delivery: Delivery, records: list[Record], *, now_ns: int) -> None:
+    def __init__(self, delivery: Delivery, records: list[bytes], *, now_ns: int) -> None:
         self.delivery = delivery
         self.records = records
         self.since_ns = now_ns
@@ -170,12 +169,12 @@ class Deliveries:
         """Return whether the target has a producer id."""
         return target in self._producers or self._new_producer(target)
 
-    def begin(self, target: Target, names: tuple[tuple[str, int], ...], records: list[Record]) -> None:
+    def begin(self, target: Target, names: tuple[tuple[str, int], ...], records: list[bytes]) -> None:
         """Open a delivery; `may_begin` has said that it may. A state record must name it before it is appended."""
         producer_id, sequence = self._producers[target]
         self.repeat(Delivery(*target, producer_id, sequence, names), records)
 
-    def repeat(self, delivery: Delivery, records: list[Record]) -> None:
+    def repeat(self, delivery: Delivery, records: list[bytes]) -> None:
         """Go on with a delivery that a state record names."""
         self._round.append(Batch(delivery, records, now_ns=self._clock.monotonic_ns()))
 
@@ -223,8 +222,9 @@ class Deliveries:
             return
         # The clock may have been set since the round began. A log knows a repeat by its number, not by its bytes.
         now_ms = self._clock.now_ms()
-        encoded = encode_batch(
-            [replace(record, timestamp_ms=now_ms) for record in batch.records],
+        encoded = batch_of(
+            batch.records,
+            now_ms=now_ms,
             leader_epoch=place.leader_epoch,
             producer_id=delivery.producer_id,
             producer_epoch=_PRODUCER_EPOCH,

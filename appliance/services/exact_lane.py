@@ -33,10 +33,11 @@ from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
+from appliance.delivery.stored import Stored
+from appliance.delivery.waiting import Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.due_index import EVERYTHING, NOTHING, Batches, DueIndex, Key, fingerprint_of
-from appliance.services.lane import BUFFER_BYTES, ENTRY_BYTES, REMEMBERED_MS, Entry, Lane, entry_bytes
+from appliance.services.lane import BUFFER_BYTES, ENTRY_BYTES, REMEMBERED_MS, Entry, Lane
 from appliance.services.progress import Frontier
 
 LOAD_RECORDS: Final = 2_000
@@ -147,57 +148,54 @@ class ExactLane(Lane):
         for lost in [each for each in self._loading if each >= offset]:
             del self._loading[lost]
 
-    def take(self, records: list[Record], *, next_offset: int, now_ms: int) -> None:
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
         batches: Batches = {}
-        for record in records:
-            if record.offset < self.read_to:
+        for stored in records:
+            if stored.at < self.read_to:
                 continue
-            waiting = self._understood(record)
-            if waiting is None:
-                continue
-            if waiting.origin.producer_id >= 0:
-                batch = waiting.topic_id, waiting.partition, waiting.origin
-                batches[batch] = max(batches.get(batch, -1), waiting.offset)
-            if self._seen.is_known(waiting):
+            if stored.origin.producer_id >= 0:
+                batch = stored.topic_id, stored.partition, stored.origin
+                if batches.get(batch, -1) < stored.offset:
+                    batches[batch] = stored.offset
+            if self._is_repeated(stored):
                 self.repeated += 1
                 continue
-            key = self._key(record, waiting)
+            key = self._key(stored)
             if key is None:
                 continue
             dues.append(key[0])
-            offsets.append(record.offset)
-            name = waiting.delivery_id
+            offsets.append(stored.at)
+            name = stored.delivery_id
             if name is not None:
-                ids.append((fingerprint_of(waiting.topic_id, waiting.partition, name), *key))
+                ids.append((fingerprint_of(stored.topic_id, stored.partition, name), key[0], key[1]))
             if key <= self._bound or key <= self._loading_to:
-                self._put(key, waiting, record)
+                self._put(key, stored)
         if next_offset > self.read_to:
-            newest_ms = records[-1].timestamp_ms if records else 0
+            newest_ms = records[-1].stored_ms if records else 0
             self.index.add(next_offset, dues, offsets, ids, newest_ms=newest_ms, batches=batches)
             self.read_to = next_offset
             self._evict()
 
-    def _key(self, record: Record, waiting: Waiting) -> Key | None:
+    def _key(self, stored: Stored) -> Key | None:
         """Return when the record is due here; None if the state record says that it is delivered."""
-        offset = record.offset
-        due_ms = min(waiting.due_ms, record.timestamp_ms + self.delay_ms) + self._correction_at(offset)
-        if offset < self._started.read_to and (due_ms, offset) <= (
-            self._started.due_ms,
-            self._started.offset,
-        ):
+        at = stored.at
+        due_ms = min(stored.due_ms, stored.stored_ms + self.delay_ms)
+        if self.corrections:
+            due_ms += self._correction_at(at)
+        if at < self._started.read_to and (due_ms, at) <= (self._started.due_ms, self._started.offset):
             return None
-        if (due_ms, offset) <= self.frontier:
-            self._late.append(offset)
-            return self.frontier[0], offset
-        return due_ms, offset
+        if (due_ms, at) <= self.frontier:
+            self._late.append(at)
+            return self.frontier[0], at
+        return due_ms, at
 
-    def _put(self, key: Key, waiting: Waiting, record: Record) -> None:
-        size_bytes = entry_bytes(record)
+    def _put(self, key: Key, stored: Stored) -> None:
+        size_bytes = ENTRY_BYTES + stored.size_bytes
         self._record_bytes += (size_bytes - self._record_bytes) // 16
-        entry = Entry(key[1], key[0], waiting, size_bytes)
+        entry = Entry(key[1], key[0], stored, size_bytes)
         heappush(self._buffer, (key[0], key[1], entry))
         self.buffered_bytes += size_bytes
 
@@ -239,20 +237,16 @@ class ExactLane(Lane):
         """How many records fill half a buffer, as far as the ones before say."""
         return max(min(BUFFER_BYTES // 2 // self._record_bytes, LOAD_RECORDS), 1)
 
-    def loaded(self, records: list[Record]) -> None:
+    def loaded(self, records: list[Stored]) -> None:
         """Take records that `to_load` has named, among others."""
-        for record in records:
-            due_ms = self._loading.pop(record.offset, None)
+        for stored in records:
+            due_ms = self._loading.pop(stored.at, None)
             if due_ms is None:
                 continue
-            try:
-                waiting = waiting_of(record)
-            except NotWaiting:
-                continue  # cannot be, because it was understood before
-            if record.offset in self.wanted:
-                self.found[record.offset] = waiting
+            if stored.at in self.wanted:
+                self.found[stored.at] = stored
             else:
-                self._put((due_ms, record.offset), waiting, record)
+                self._put((due_ms, stored.at), stored)
         self._end_load()
 
     def lost(self, offset: int) -> None:
@@ -290,16 +284,13 @@ class ExactLane(Lane):
             self._late.popleft()
         return entry
 
-    def with_time_left(self, entry: Entry, now_ms: int) -> Waiting:
-        """Return the record with the time at which it is due by the clock as it is set now.
-
-        A delay has no more left than what it did not wait here.
-        """
-        waiting = entry.waiting
-        if waiting.delay_ms is None:
-            return waiting
-        left_ms = max(waiting.due_ms + self._correction_at(entry.offset) - entry.due_ms, 0)
-        return waiting._replace(due_ms=min(waiting.due_ms, entry.due_ms - self._correction_ms + left_ms))
+    def due_now(self, entry: Entry, now_ms: int) -> int:
+        """Return when the record is due by the clock as it is set now. A delay has no more left than it did not wait."""
+        due_ms = entry.stored.due_ms
+        if entry.stored.delay_ms is None:
+            return due_ms
+        left_ms = max(due_ms + self._correction_at(entry.offset) - entry.due_ms, 0)
+        return min(due_ms, entry.due_ms - self._correction_ms + left_ms)
 
     # The clock
 

@@ -31,7 +31,8 @@ from uuid import UUID
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import DELAYED_STATE
 from appliance.delivery.levels import CANCELS
-from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
+from appliance.delivery.stored import Stored
+from appliance.delivery.waiting import OVERHEAD_BYTES
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -44,7 +45,7 @@ from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
 from appliance.services.due_index import DueIndex
 from appliance.services.exact_lane import ExactLane
-from appliance.services.lane import Entry, Lane
+from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
 from appliance.services.progress import Frontier
 from appliance.services.state_log import PAUSE_MS, StateLog
@@ -64,7 +65,8 @@ TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
 _MODE: Final = "delivery.delay.mode"
-_RECORD_BYTES: Final = 64
+_RECORD_BYTES: Final = 16
+"""What a record takes in a batch beside its tail, at most."""
 
 
 class State(Enum):
@@ -245,7 +247,6 @@ class Forwarder:
             self._repeat_open()
 
     def _repeat_open(self) -> None:
-        now_ms = self._clock.now_ms()
         lanes = {lane.level: lane for lane in self.lanes}
         for delivery in self._state_log.progress.open:
             found = [
@@ -259,20 +260,17 @@ class Forwarder:
                 )
                 self._counts.dropped += len(found)
                 continue
-            records = [self._to_append(delivery.topic_id, each, now_ms) for each in found if each is not None]
+            records = [
+                self._to_append(delivery.topic_id, each, each.due_ms) for each in found if each is not None
+            ]
             self._deliveries.repeat(delivery, records)
         for lane in self.lanes:
             lane.found.clear()
         self.state = State.RUNNING
 
-    def _to_append(self, topic_id: UUID, waiting: Waiting, now_ms: int) -> Record:
-        """Return what is appended to a topic: for a level the record that waits, else the record itself.
-
-        On another level it has no origin any more. There it would look like one that its producer has sent again.
-        """
-        if topic_id == waiting.topic_id:
-            return waiting.to_deliver(now_ms)
-        return waiting._replace(origin=Origin()).to_record(now_ms)
+    def _to_append(self, topic_id: UUID, stored: Stored, due_ms: int) -> bytes:
+        """Return the tail of what is appended to a topic: for a level the record that waits, else the record itself."""
+        return stored.to_deliver() if topic_id == stored.topic_id else stored.to_wait(due_ms)
 
     # RUNNING
 
@@ -379,7 +377,7 @@ class Forwarder:
     def _begin_round(self) -> bool:
         """Take due entries out of the lanes; return whether there are some."""
         now_ms = self._clock.now_ms()
-        taken: dict[Target, list[tuple[str, Entry, Record]]] = {}
+        taken: dict[Target, list[tuple[str, int, bytes]]] = {}
         sizes: dict[Target, int] = {}
         count = size_bytes = 0
         dropped = cancelled = 0
@@ -388,12 +386,13 @@ class Forwarder:
             if lane is None:
                 break
             entry = lane.first
-            if self.cancellations.has(entry.waiting):
+            stored = entry.stored
+            if stored.delivery_id is not None and self.cancellations.has(stored):
                 lane.pop()
                 cancelled += 1
                 continue
-            waiting = lane.with_time_left(entry, now_ms)
-            found = self._target(waiting, now_ms)
+            due_ms = lane.due_now(entry, now_ms)
+            found = self._target(stored, due_ms, now_ms)
             if found is None:
                 lane.pop()
                 dropped += 1
@@ -402,8 +401,8 @@ class Forwarder:
             if limit_bytes < 0:
                 self._pause()
                 break
-            record = self._to_append(target[0], waiting, now_ms)
-            length_bytes = _length_bytes(record)
+            tail = self._to_append(target[0], stored, due_ms)
+            length_bytes = len(tail) + _RECORD_BYTES
             used_bytes = sizes.get(target, HEADER_BYTES)
             if target in taken and used_bytes + length_bytes > limit_bytes:
                 break
@@ -411,7 +410,7 @@ class Forwarder:
                 self._pause()
                 break
             lane.pop()
-            taken.setdefault(target, []).append((lane.level, entry, record))
+            taken.setdefault(target, []).append((lane.level, entry.offset, tail))
             sizes[target] = used_bytes + length_bytes
             count += 1
             size_bytes += length_bytes
@@ -420,8 +419,8 @@ class Forwarder:
             self._counts.dropped += dropped
             self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
         for target, entries in taken.items():
-            names = tuple((level, entry.offset) for level, entry, _ in entries)
-            self._deliveries.begin(target, names, [record for _, _, record in entries])
+            names = tuple((level, offset) for level, offset, _ in entries)
+            self._deliveries.begin(target, names, [tail for _, _, tail in entries])
         if taken or dropped or cancelled:
             self._state_log.changed()
         return bool(taken or dropped or cancelled)
@@ -436,17 +435,17 @@ class Forwarder:
                 found, found_ms = lane, due_ms
         return found
 
-    def _target(self, waiting: Waiting, now_ms: int) -> tuple[Target, int] | None:
+    def _target(self, stored: Stored, due_ms: int, now_ms: int) -> tuple[Target, int] | None:
         """Return where an entry goes, and the largest batch there; None if its topic is gone; -1 if it must wait."""
-        topic = self._topics.topic(waiting.topic_id)
-        if topic is None or waiting.partition >= len(topic.partitions):
+        topic = self._topics.topic(stored.topic_id)
+        if topic is None or stored.partition >= len(topic.partitions):
             return None
-        if waiting.cancels is not None:  # of a transaction
+        if stored.cancels is not None:  # of a transaction
             return self._level_target(self._topics.levels.cancels)
-        left_ms = waiting.due_ms - now_ms
+        left_ms = due_ms - now_ms
         if left_ms <= 0:
-            target = waiting.topic_id, waiting.partition
-            place = self._topics.place(topic, waiting.partition)
+            target = stored.topic_id, stored.partition
+            place = self._topics.place(topic, stored.partition)
             if place is not None and self._logs.serves(place) and not self._deliveries.is_stuck(target):
                 return target, self._topics.batch_bytes_max(place)
             late_ms = min(max(-left_ms, LATE_MIN_MS), LATE_MAX_MS)
@@ -503,12 +502,6 @@ class Forwarder:
 
     def _pause(self, pause_ms: int = PAUSE_MS) -> None:
         self._not_before_ns = self._clock.monotonic_ns() + pause_ms * NS_PER_MS
-
-
-def _length_bytes(record: Record) -> int:
-    """Return about how long the record is in a batch, rather more."""
-    headers = sum(4 * len(name) + len(value or b"") + 10 for name, value in record.headers)
-    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
 assert ROUND_BYTES > OVERHEAD_BYTES

@@ -15,7 +15,7 @@ from appliance.delivery.levels import TRANSACTIONS
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
-from appliance.services.batches import records_of, wanted_of
+from appliance.services.batches import stored_of, wanted_of
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import BUFFER_BYTES, Lane
@@ -158,9 +158,11 @@ class LaneReader:
         if not lane.has_caught_up and not isinstance(lane, ExactLane):
             self._end_lane(lane, read)
         now_ms = self._clock.now_ms()
-        for batch in records_of(read):
+        for batch in stored_of(read):
             if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
                 break
+            if batch.next_offset > lane.read_to:
+                lane.unread += batch.unread
             lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
@@ -219,7 +221,7 @@ class LaneReader:
         else:
             records, end = wanted_of(read, wanted)
             lane.loaded(records)
-            found = {each.offset for each in records}
+            found = {each.at for each in records}
             for each in wanted[bisect_left(wanted, offset) : bisect_left(wanted, end)]:
                 if each not in found:
                     lane.lost(each)

@@ -12,6 +12,7 @@ from appliance.protocol.records.record import Record
 from appliance.services.due_index import SUFFIX, DueIndex
 from appliance.services.exact_lane import ExactLane
 from appliance.services.progress import Frontier
+from tests.services.stored_records import as_stored
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -61,12 +62,12 @@ class House:
     def read(self) -> None:
         lane = self.lane
         if lane.read_to < len(self.log):
-            lane.take(self.log[lane.read_to :], next_offset=len(self.log), now_ms=NOW_MS)
+            lane.take(as_stored(self.log[lane.read_to :]), next_offset=len(self.log), now_ms=NOW_MS)
         lane.check()
 
     def load(self) -> None:
         while offsets := self.lane.to_load():
-            self.lane.loaded([self.log[each] for each in offsets])
+            self.lane.loaded(as_stored([self.log[each] for each in offsets]))
             self.lane.check()
 
     def pop(self, now_ms: int) -> int | None:
@@ -131,8 +132,7 @@ def test_a_longer_delay_ends_on_the_level_and_the_rest_is_left(tmp_path: Path) -
     house.read()
     assert house.lane.first_due(NOW_MS) == NOW_MS + HOUR_MS
     now_ms = NOW_MS + HOUR_MS + 1
-    waiting = house.lane.with_time_left(house.lane.pop(), now_ms)
-    assert waiting.due_ms == NOW_MS + HOUR_MS + 400
+    assert house.lane.due_now(house.lane.pop(), now_ms) == NOW_MS + HOUR_MS + 400
 
 
 def test_a_clock_that_is_set_back_prolongs_no_delay_and_brings_nothing_early(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_clock_that_is_set_back_prolongs_no_delay_and_brings_nothing_early(tmp
         assert due_ms is not None
         assert due_ms <= now_ms
         entry = house.lane.pop()
-        lefts.append((entry.offset, house.lane.with_time_left(entry, now_ms).due_ms - now_ms))
+        lefts.append((entry.offset, house.lane.due_now(entry, now_ms) - now_ms))
     assert lefts == [(0, 0), (1, HOUR_MS)]
 
 
