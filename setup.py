@@ -49,6 +49,7 @@ HOT_MODULES = (
     "appliance/delayed/held_answers.py",
     "appliance/delivery/division.py",
     "appliance/delivery/due.py",
+    "appliance/delivery/stored.py",
     "appliance/delivery/waiting.py",
     "appliance/gateway/doors.py",
     "appliance/gateway/frames.py",
@@ -151,6 +152,7 @@ HOT_MODULES = (
     "appliance/services/exact_lane.py",
     "appliance/services/forwarder.py",
     "appliance/services/lane.py",
+    "appliance/services/lane_reader.py",
 )
 
 GROUP = "appliance.compiled"
