@@ -47,6 +47,10 @@ HOT_MODULES = (
     "appliance/control/coordinator/runtime/shard.py",
     "appliance/control/coordinator/topics.py",
     "appliance/delayed/held_answers.py",
+    "appliance/delivery/division.py",
+    "appliance/delivery/due.py",
+    "appliance/delivery/stored.py",
+    "appliance/delivery/waiting.py",
     "appliance/gateway/doors.py",
     "appliance/gateway/frames.py",
     "appliance/gateway/gateway.py",
@@ -118,6 +122,7 @@ HOT_MODULES = (
     "appliance/protocol/produce.py",
     "appliance/protocol/records/keyed_batch.py",
     "appliance/protocol/records/offset_records.py",
+    "appliance/protocol/records/record.py",
     "appliance/protocol/records/varint.py",
     "appliance/protocol/records/walk.py",
     "appliance/protocol/records/walk_fields.py",
@@ -144,6 +149,12 @@ HOT_MODULES = (
     "appliance/requests/session.py",
     "appliance/requests/topic_routes.py",
     "appliance/requests/worker_lines.py",
+    "appliance/services/batches.py",
+    "appliance/services/deliveries.py",
+    "appliance/services/exact_lane.py",
+    "appliance/services/forwarder.py",
+    "appliance/services/lane.py",
+    "appliance/services/lane_reader.py",
 )
 
 GROUP = "appliance.compiled"

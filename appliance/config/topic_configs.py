@@ -195,8 +195,7 @@ _DECLARATIONS: Final = (
         STRING,
         "levels",
         "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
-        "record goes from level to level until it is due, which costs one more append for each level. Kafka has no "
-        "such setting.",
+        "record is delivered when it is due. Kafka has no such setting.",
         choices=("levels", "exact"),
         effect=_NOW,
     ),

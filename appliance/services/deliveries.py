@@ -12,16 +12,15 @@ appended again (decision 0120). To each target only one is appended at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from appliance.channels.traffic_table import HISTOGRAM_WORDS, bucket_of
 from appliance.clock import NS_PER_MS, Clock
+from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
@@ -61,7 +60,8 @@ Target = tuple[UUID, int]
 
 
 class Batch:
-    """A delivery and its records, which lie in memory until the log has answered.
+    """A delivery and the tails of its records (`delivery.stored`), which lie in memory until the log has answered.
+
 
     `due_ms`: when each record was due; empty if they go to a level, where they wait on.
     """
@@ -69,7 +69,7 @@ class Batch:
     __slots__ = ("delivery", "due_ms", "is_asked", "not_before_ns", "records", "since_ns")
 
     def __init__(
-        self, delivery: Delivery, records: list[Record], due_ms: Sequence[int], *, now_ns: int
+        self, delivery: Delivery, records: list[bytes], due_ms: Sequence[int], *, now_ns: int
     ) -> None:
         self.delivery = delivery
         self.records = records
@@ -214,7 +214,7 @@ class Deliveries:
         self,
         target: Target,
         names: tuple[tuple[str, int], ...],
-        records: list[Record],
+        records: list[bytes],
         due_ms: Sequence[int],
     ) -> None:
         """Open a delivery; `may_begin` has said that it may. A state record must name it before it is appended.
@@ -225,7 +225,7 @@ class Deliveries:
         producer_id, sequence = self._producers[target]
         self.repeat(Delivery(*target, producer_id, sequence, names), records, due_ms)
 
-    def repeat(self, delivery: Delivery, records: list[Record], due_ms: Sequence[int]) -> None:
+    def repeat(self, delivery: Delivery, records: list[bytes], due_ms: Sequence[int]) -> None:
         """Go on with a delivery that a state record names. Arguments as of `begin`."""
         self._round.append(Batch(delivery, records, due_ms, now_ns=self._clock.monotonic_ns()))
 
@@ -273,8 +273,9 @@ class Deliveries:
             return
         # The clock may have been set since the round began. A log knows a repeat by its number, not by its bytes.
         now_ms = self._clock.now_ms()
-        encoded = encode_batch(
-            [replace(record, timestamp_ms=now_ms) for record in batch.records],
+        encoded = batch_of(
+            batch.records,
+            now_ms=now_ms,
             leader_epoch=place.leader_epoch,
             producer_id=delivery.producer_id,
             producer_epoch=_PRODUCER_EPOCH,
