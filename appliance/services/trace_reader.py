@@ -29,7 +29,7 @@ from appliance.protocol.records.batch import (
 )
 from appliance.protocol.records.control import decode_marker
 from appliance.services.errand import Step as ErrandStep
-from appliance.services.log_reads import CHUNK_BYTES, ReadBatch, Stretch
+from appliance.services.log_reads import RECORDS_BYTES, ReadBatch, Stretch
 from appliance.services.rounds import Rounds, no_steps
 from appliance.services.trace_topics import TracedPartition, TraceTopics
 
@@ -107,7 +107,7 @@ class TraceReader(Rounds[TracedPartition]):
     # What came in
 
     def _bytes_max(self, followed: TracedPartition) -> int | None:
-        return CHUNK_BYTES
+        return RECORDS_BYTES
 
     def _take_gap(self, followed: TracedPartition, *, first: int, end: int) -> None:
         """Records that are gone have no trace."""
