@@ -1,4 +1,4 @@
-"""What the message audit and a trace of one in a hundred keys cost a stream of 1 KiB records, in turns.
+"""What the message audit and a trace of one in a hundred records cost a stream of 1 KiB records, in turns.
 
 | figure | of what |
 |---|---|
