@@ -530,8 +530,8 @@ _DECLARATIONS: Final = (
         "trace.sample",
         INT,
         0,
-        "With trace.enable, the broker also traces the records of one in this number of keys. 0 means only those with "
-        "a header. Kafka has no such setting.",
+        "With trace.enable, the broker also traces the records of one in this number of keys, and one in this number "
+        "of records without a key. 0 means only those with a header. Kafka has no such setting.",
         minimum=0,
         maximum=1_000_000_000,
         effect=_NOW,

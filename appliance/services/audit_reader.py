@@ -29,6 +29,7 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.records.batch import H_BASE_OFFSET
 from appliance.services.audit_topics import Audited, AuditTopics
 from appliance.services.errand import Step
+from appliance.services.giving_way import GivingWay
 from appliance.services.log_reads import (
     HEADERS_BYTES,
     RECORDS_BYTES,
@@ -56,8 +57,10 @@ class Counted(NamedTuple):
 class AuditReader(Rounds[Audited]):
     """The audit of all audited topics."""
 
-    def __init__(self, topics: AuditTopics, logs: PartitionAccess, clock: Clock) -> None:
-        super().__init__(topics, logs, clock)
+    def __init__(
+        self, topics: AuditTopics, logs: PartitionAccess, clock: Clock, *, way: GivingWay | None = None
+    ) -> None:
+        super().__init__(topics, logs, clock, way=way)
         self.records = 0
         self.findings = 0
         self._found: dict[PartitionKey, Stretch] = {}

@@ -19,10 +19,8 @@ from appliance.services.errand import Reading, Step
 
 HEADERS_BYTES: Final = 64 << 20
 RECORDS_BYTES: Final = 1 << 20
-"""Of how much of a log a step reads the headers of batches, or whole batches."""
-CHUNK_BYTES: Final = 2 << 20
-"""The same, where few of the records are decoded. Each step costs a request to the log's owner, and deliveries wait for
-the end of a step."""
+"""Of how much of a log a step reads the headers of batches, or whole batches. More of them at once take longer, because
+they do not fit a processor's cache."""
 
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 

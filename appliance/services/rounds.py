@@ -35,6 +35,7 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.places import LogPlace
 from appliance.services.errand import Pause, Step, Work
 from appliance.services.followed_topics import F, FollowedTopics
+from appliance.services.giving_way import GivingWay
 from appliance.services.log_reads import Stretch, read_stretch
 from appliance.services.round_state import RoundState
 
@@ -52,9 +53,21 @@ def no_steps() -> Generator[Step, Any, None]:
 
 
 class Rounds(Generic[F]):
-    """`work` is for an `Errand`. A subclass says what is made of batches, commits and fetches."""
+    """`work` is for an `Errand`. A subclass says what is made of batches, commits and fetches.
 
-    def __init__(self, topics: FollowedTopics[F], logs: PartitionAccess, clock: Clock) -> None:
+    Args:
+        way: says how long to rest after a step; None: go on at once.
+    """
+
+    def __init__(
+        self,
+        topics: FollowedTopics[F],
+        logs: PartitionAccess,
+        clock: Clock,
+        *,
+        way: GivingWay | None = None,
+    ) -> None:
+        self._way = way
         self._topics = topics
         self._logs = logs
         self._clock = clock
@@ -193,6 +206,8 @@ class Rounds(Generic[F]):
             self._forget_results()
         if not is_behind:
             self._limit_all()
+            if self._way is not None:
+                self._way.caught_up()
         return is_behind
 
     def _position(self, key: PartitionKey) -> PartitionPosition | None:
@@ -294,6 +309,8 @@ class Rounds(Generic[F]):
                 return True
             if readable is not stretch:
                 return False
+            if self._way is not None and (rest_ms := self._way.rest_ms()):
+                yield Pause(rest_ms)
         attribution = self._attributions.get(key)
         if attribution is not None:
             attribution.forget_below(position.next)

@@ -29,7 +29,8 @@ from appliance.protocol.records.batch import (
 )
 from appliance.protocol.records.control import decode_marker
 from appliance.services.errand import Step as ErrandStep
-from appliance.services.log_reads import CHUNK_BYTES, ReadBatch, Stretch
+from appliance.services.giving_way import GivingWay
+from appliance.services.log_reads import RECORDS_BYTES, ReadBatch, Stretch
 from appliance.services.rounds import Rounds, no_steps
 from appliance.services.trace_topics import TracedPartition, TraceTopics
 
@@ -61,6 +62,7 @@ class TraceReader(Rounds[TracedPartition]):
 
     Args:
         export: gets the events of a round that is in `__trace`.
+        way: as of `Rounds`.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class TraceReader(Rounds[TracedPartition]):
         clock: Clock,
         *,
         export: Callable[[list[Event]], None] | None = None,
+        way: GivingWay | None = None,
     ) -> None:
-        super().__init__(topics, logs, clock)
+        super().__init__(topics, logs, clock, way=way)
         self._export = export
         self._events: list[Event] = []
         self._written: list[Event] = []
@@ -107,7 +110,7 @@ class TraceReader(Rounds[TracedPartition]):
     # What came in
 
     def _bytes_max(self, followed: TracedPartition) -> int | None:
-        return CHUNK_BYTES
+        return RECORDS_BYTES
 
     def _take_gap(self, followed: TracedPartition, *, first: int, end: int) -> None:
         """Records that are gone have no trace."""

@@ -32,7 +32,7 @@ from appliance.message_audit.runs import OTHER_BUCKET, count_run
 from appliance.message_audit.tally import Key, Tally
 from appliance.message_trace.finding import traced
 from appliance.protocol.records.record import Record, decode_records, encode_batch
-from appliance.services.log_reads import CHUNK_BYTES
+from appliance.services.log_reads import RECORDS_BYTES
 
 ROUNDS = 3
 START_MS = 1_700_000_000_000
@@ -91,13 +91,13 @@ def main() -> None:
 
 def _report(path: Path, records: int, names: str) -> None:
     size_bytes = path.stat().st_size
-    chunks = list(read_chunks(path, 0, size_bytes, chunk_bytes=CHUNK_BYTES))
+    chunks = list(read_chunks(path, 0, size_bytes, chunk_bytes=RECORDS_BYTES))
     found = read_headers(path, 0, size_bytes, count_max=1 << 30)
     appended = Appended(0, records, START_MS, START_MS + 5_000)
     key = Key(Kind.PRODUCED, "t", 0, OTHER_BUCKET, BUCKET_MS)
 
     def read() -> None:
-        for _ in read_chunks(path, 0, size_bytes, chunk_bytes=CHUNK_BYTES):
+        for _ in read_chunks(path, 0, size_bytes, chunk_bytes=RECORDS_BYTES):
             """The memory of the one before is free."""
 
     def runs() -> None:
