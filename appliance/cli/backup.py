@@ -226,17 +226,24 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
 @yes_option
 @json_option
 def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
-    """Remove all but the newest backups, and files that no backup needs. Asks for confirmation.
+    """Remove all but the newest backups, and files that no backup needs.
 
-    Do not prune an object store while a backup into it is running. A directory refuses this by itself.
+    The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
     """
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune
 
     place = open_target(target, writes=True)
     try:
-        if not yes and (old := ids(place)[:-keep]):
-            require_yes(f"backup prune {target}", "Remove these backups?", names=old)
+        if not yes:
+            going = ids(place)[:-keep]
+            require_yes(
+                "backup prune",
+                f"Remove {len(going)} backups from {place.shown}, and the files that only they need?"
+                if going
+                else f"Remove the files in {place.shown} that no backup needs?",
+                names=going,
+            )
         removed, objects = prune(place, keep)
     finally:
         place.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,7 @@ def restart_slots(
     Raises:
         BrokerError: a slot is not there, is stopped or down, or would leave partitions without a leader; or a step
             takes too long. Slots before it are restarted.
-        OperatorFault: no appliance runs on `data_dir`, or its processes belong to another user.
+        OperatorFault: no appliance runs on `data_dir`, or its processes belong to another user. No slot was stopped.
     """
     view = cluster_view(address)
     known = {slot.slot: slot for slot in view.slots}
@@ -55,11 +55,10 @@ def restart_slots(
             raise BrokerError(f"there is no slot {number}; see `appliance slots list`")
         if known[number].fenced:
             raise BrokerError(f"slot {number} is stopped or down; start it first")
-        if data_dir is not None:
-            for pid, _ in _slot_processes(data_dir.resolve(), number).values():
-                _send(pid, 0, number)  # so that a user without the right to end them stops no slot first
         if not force:
             refuse_alone(view, number)
+        if data_dir is not None:
+            _refuse_others_processes(_slot_processes(data_dir.resolve(), number), number)
     for number in wanted:
         begin = time.monotonic()
         reached = next((slot.address for slot in view.slots if slot.slot != number), address)
@@ -121,23 +120,31 @@ def _slot_processes(data_dir: Path, slot: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _send(pid: int, number: int, slot: int) -> None:
-    """Send a signal to a process that may have ended; 0 sends none, and asks whether it may be sent."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-    except PermissionError as error:
-        raise OperatorFault(
-            f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user"
-        ) from error
+def _refuse_others_processes(processes: Mapping[str, tuple[int, int]], slot: int) -> None:
+    """Raises OperatorFault if this user may not signal one of the processes of a slot. Signal 0 only asks."""
+    for pid, _ in processes.values():
+        with suppress(ProcessLookupError):
+            try:
+                os.kill(pid, 0)
+            except PermissionError as error:
+                raise OperatorFault(
+                    f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user;"
+                    " no slot was stopped"
+                ) from error
 
 
 def _restart_processes(data_dir: Path, slot: int) -> None:
     """End the processes of a stopped slot, which have no work, and return when the supervisor has started new ones."""
     before = _slot_processes(data_dir, slot)
     for pid, _ in before.values():
-        _send(pid, signal.SIGKILL, slot)
+        with suppress(ProcessLookupError):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except PermissionError as error:
+                raise OperatorFault(
+                    f"process {pid} of slot {slot} belongs to another user; the slot is stopped: `appliance slots start"
+                    f" {slot}`"
+                ) from error
     deadline = time.monotonic() + _PROCESS_WAIT_S
     while True:
         with suppress(OperatorFault):

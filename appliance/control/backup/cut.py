@@ -394,8 +394,11 @@ class StoppedSource:
 def _stopped_partition(
     directory: Path, name: TopicPartition, recovery_point: int
 ) -> tuple[tuple[int, bool, int], CutPartition] | None:
-    """A partition's copy and its rank. A later leader epoch comes first: who led before it may have records that the
-    later leader never had."""
+    """A partition in a log directory, and its rank among the replicas; the highest goes into the backup.
+
+    The leader epoch comes first: a slot that led before and was not heard of since has `leads` in its state file still,
+    and may lack what its successor acknowledged.
+    """
     topic_id, state = read_topic_id(directory), read_state(directory)
     if topic_id is None or state is None:
         return None  # it never had a record
