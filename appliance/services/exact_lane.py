@@ -297,6 +297,10 @@ class ExactLane(Lane):
         left_ms = max(due_ms + self._correction_at(entry.offset) - entry.due_ms, 0)
         return min(due_ms, entry.due_ms - self._correction_ms + left_ms)
 
+    def has_waiting(self, fingerprints: list[int]) -> bool:
+        """Return whether a record waits that may have one of these ids. Time: logarithmic for each id and run."""
+        return bool(self.index.find(fingerprints, self.frontier))
+
     # The clock
 
     def _correction_at(self, offset: int) -> int:

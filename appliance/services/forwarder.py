@@ -401,7 +401,12 @@ class Forwarder:
             places = {lane.level: self._topics.wait_place(lane.level, self._partition) for lane in self.lanes}
             led = {level: place for level, place in places.items() if place is not None}
             if len(led) == len(places):
-                cancellations.close({level: self._logs.high_watermark(place) for level, place in led.items()})
+                ends = {level: self._logs.high_watermark(place) for level, place in led.items()}
+                wanted = cancellations.fingerprints()
+                for lane in self._exact:
+                    if lane.read_to >= ends[lane.level] and not lane.has_waiting(wanted):
+                        del ends[lane.level]
+                cancellations.close(ends)
         cancellations.expire({lane.level: lane.position for lane in self.lanes}, now_ns)
 
     # Rounds
