@@ -6,7 +6,8 @@
 A cancellation names an id, and the offset that the Produce answer named for itself. It counts for the records of the
 same partition with this id and a lower offset. Every record that waits is read once in the delay of the largest level,
 because longer delays take steps. So a cancellation is needed until each level was delivered up to where it ended when
-the cancellation came:
+the cancellation came. An exact level, on which a record can wait for a month, counts only if its index has one of the
+cancelled ids:
 
     close    no delivery is open, so all that waits is on a level: note where each level ends
     expire   each level was delivered up to there, and KEPT_MS are over: forget the group
@@ -25,6 +26,7 @@ from appliance.clock import NS_PER_MS
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
 from appliance.protocol.records.record import Record
+from appliance.services.due_index import fingerprint, id_key
 
 GROUP_MS: Final = 10_000
 """Cancellations of so much time share what is noted about levels."""
@@ -122,8 +124,17 @@ class Cancellations:
         last = self._groups[-1]
         return last.ends is None and now_ns - last.began_ns >= GROUP_MS * NS_PER_MS
 
+    def fingerprints(self) -> list[int]:
+        """Return the fingerprints of what the last group cancels."""
+        return [fingerprint(key) for key in self._groups[-1].keys]
+
     def close(self, ends: Mapping[str, int]) -> None:
-        """End the last group. `ends`: where each level ends, while no delivery is open."""
+        """End the last group.
+
+        Args:
+            ends: where each level ends, while no delivery is open. A level can be left out if nothing waits there that
+                the group cancels.
+        """
         self._groups[-1].ends = dict(ends)
 
     def expire(self, positions: Mapping[str, int], now_ns: int) -> None:
@@ -151,4 +162,4 @@ class Cancellations:
 
 
 def _key(record: Stored | Waiting, name: bytes) -> bytes:
-    return record.topic_id.bytes + record.partition.to_bytes(4, "big") + name
+    return id_key(record.topic_id, record.partition, name)

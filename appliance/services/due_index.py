@@ -356,10 +356,19 @@ class DueIndex:
         assert at == self.read_to
 
 
+def id_key(topic_id: UUID, partition: int, name: bytes) -> bytes:
+    """Return an id with the partition in which it counts."""
+    return topic_id.bytes + partition.to_bytes(4, "big") + name
+
+
+def fingerprint(key: bytes) -> int:
+    """Return 64 bits that stand for what `id_key` has returned; another id may have the same."""
+    return int.from_bytes(blake2b(key, digest_size=_WORD).digest(), "little")
+
+
 def fingerprint_of(topic_id: UUID, partition: int, name: bytes) -> int:
-    """Return 64 bits that stand for an id in a partition; others may have the same."""
-    text = topic_id.bytes + partition.to_bytes(4, "big") + name
-    return int.from_bytes(blake2b(text, digest_size=_WORD).digest(), "little")
+    """Return the fingerprint of an id in a partition."""
+    return fingerprint(id_key(topic_id, partition, name))
 
 
 def _sorted(first: int, end: int, entries: Entries, ids: Ids, *, newest_ms: int, batches: Batches) -> Run:

@@ -53,6 +53,7 @@ class ExactLane(Lane):
     """
 
     __slots__ = (
+        "_batches",
         "_bound",
         "_buffer",
         "_committed",
@@ -96,6 +97,7 @@ class ExactLane(Lane):
         for batches in index.load(position, frontier.read_to):
             self._remember(batches)
         self.read_to = index.read_to
+        self._batches: Batches = {}
         self._bound: Key = self.frontier if index.waiting(self.frontier) else EVERYTHING
         for offset in self.wanted:
             self._loading[offset] = 0
@@ -152,14 +154,10 @@ class ExactLane(Lane):
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
-        batches: Batches = {}
+        batches = self._batches = {}
         for stored in records:
             if stored.at < self.read_to:
                 continue
-            if stored.origin.producer_id >= 0:
-                batch = stored.topic_id, stored.partition, stored.origin
-                if batches.get(batch, -1) < stored.offset:
-                    batches[batch] = stored.offset
             if self._is_repeated(stored):
                 self.repeated += 1
                 continue
@@ -173,11 +171,18 @@ class ExactLane(Lane):
                 ids.append((fingerprint_of(stored.topic_id, stored.partition, name), key[0], key[1]))
             if key <= self._bound or key <= self._loading_to:
                 self._put(key, stored)
+        self._know_last()
         if next_offset > self.read_to:
             newest_ms = records[-1].stored_ms if records else 0
             self.index.add(next_offset, dues, offsets, ids, newest_ms=newest_ms, batches=batches)
             self.read_to = next_offset
             self._evict()
+
+    def _is_known(self, stored: Stored) -> bool:
+        batch = stored.topic_id, stored.partition, stored.origin
+        if self._batches.get(batch, -1) < stored.offset:
+            self._batches[batch] = stored.offset
+        return super()._is_known(stored)
 
     def _key(self, stored: Stored) -> Key | None:
         """Return when the record is due here; None if the state record says that it is delivered."""
@@ -285,12 +290,16 @@ class ExactLane(Lane):
         return entry
 
     def due_now(self, entry: Entry, now_ms: int) -> int:
-        """Return when the record is due by the clock as it is set now. A delay has no more left than it did not wait."""
+        """Return when the record is due by the clock as it is set now: a delay has left what it did not wait."""
         due_ms = entry.stored.due_ms
         if entry.stored.delay_ms is None:
             return due_ms
         left_ms = max(due_ms + self._correction_at(entry.offset) - entry.due_ms, 0)
         return min(due_ms, entry.due_ms - self._correction_ms + left_ms)
+
+    def has_waiting(self, fingerprints: list[int]) -> bool:
+        """Return whether a record waits that may have one of these ids. Time: logarithmic for each id and run."""
+        return bool(self.index.find(fingerprints, self.frontier))
 
     # The clock
 

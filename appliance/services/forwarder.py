@@ -49,7 +49,7 @@ from appliance.services.lane_reader import LaneReader
 from appliance.services.progress import Frontier
 from appliance.services.state_log import PAUSE_MS, StateLog
 
-ROUND_RECORDS: Final = 1_000
+ROUND_RECORDS: Final = 2_000
 ROUND_BYTES: Final = 512 * 1024
 LATE_MIN_MS: Final = 5_000
 LATE_MAX_MS: Final = 300_000
@@ -86,6 +86,41 @@ class Statistics(NamedTuple):
     """Records that are stored and not delivered, those of open transactions included."""
     overdue_ms: int
     """For how long the first of them has been due."""
+
+
+class _Gathered:
+    """Records for one target, as a round gathers them."""
+
+    __slots__ = ("dues_ms", "limit_bytes", "names", "partition", "size_bytes", "tails", "topic_id")
+
+    def __init__(self, target: Target, limit_bytes: int) -> None:
+        self.topic_id, self.partition = target
+        self.limit_bytes = limit_bytes
+        self.size_bytes = HEADER_BYTES
+        self.names: list[tuple[str, int]] = []
+        self.tails: list[bytes] = []
+        self.dues_ms: list[int] = []
+        """When each was due; empty if they go to a level."""
+
+    def takes(self, stored: Stored) -> bool:
+        """Return whether the target is where a record that is due goes."""
+        return (
+            stored.topic_id is self.topic_id and stored.partition == self.partition and stored.cancels is None
+        )
+
+
+class _Round:
+    """What a round has gathered."""
+
+    __slots__ = ("cancelled", "count", "dropped", "last", "size_bytes", "targets")
+
+    def __init__(self) -> None:
+        self.targets: dict[Target, _Gathered] = {}
+        self.last: _Gathered | None = None
+        self.count = 0
+        self.size_bytes = 0
+        self.dropped = 0
+        self.cancelled = 0
 
 
 class Forwarder:
@@ -392,7 +427,12 @@ class Forwarder:
             places = {lane.level: self._topics.wait_place(lane.level, self._partition) for lane in self.lanes}
             led = {level: place for level, place in places.items() if place is not None}
             if len(led) == len(places):
-                cancellations.close({level: self._logs.high_watermark(place) for level, place in led.items()})
+                ends = {level: self._logs.high_watermark(place) for level, place in led.items()}
+                wanted = cancellations.fingerprints()
+                for lane in self._exact:
+                    if lane.read_to >= ends[lane.level] and not lane.has_waiting(wanted):
+                        del ends[lane.level]
+                cancellations.close(ends)
         cancellations.expire({lane.level: lane.position for lane in self.lanes}, now_ns)
 
     # Rounds
@@ -400,64 +440,83 @@ class Forwarder:
     def _begin_round(self) -> bool:
         """Take due entries out of the lanes; return whether there are some."""
         now_ms = self._clock.now_ms()
-        taken: dict[Target, list[tuple[str, Stored, bytes]]] = {}
-        sizes: dict[Target, int] = {}
-        count = size_bytes = 0
-        dropped = cancelled = 0
-        while count < ROUND_RECORDS and size_bytes < ROUND_BYTES:
-            lane = self._next_due(now_ms)
-            if lane is None:
+        gathering = _Round()
+        lane: Lane | None = None
+        until_ms = now_ms
+        while gathering.count < ROUND_RECORDS and gathering.size_bytes < ROUND_BYTES:
+            first_ms = None if lane is None else lane.first_due(now_ms)
+            if lane is None or first_ms is None or first_ms > until_ms:
+                lane, until_ms = self._next_due(now_ms)
+                if lane is None:
+                    break
+            if not self._gather(lane, gathering, now_ms):
                 break
-            entry = lane.first
-            stored = entry.stored
-            if stored.delivery_id is not None and self.cancellations.has(stored):
-                lane.pop()
-                cancelled += 1
-                continue
-            due_ms = lane.due_now(entry, now_ms)
-            found = self._target(stored, due_ms, now_ms)
-            if found is None:
-                lane.pop()
-                dropped += 1
-                continue
-            target, limit_bytes = found
-            if limit_bytes < 0:
-                self._pause()
-                break
-            tail = self._to_append(target[0], stored, due_ms)
-            length_bytes = len(tail) + _RECORD_BYTES
-            used_bytes = sizes.get(target, HEADER_BYTES)
-            if target in taken and used_bytes + length_bytes > limit_bytes:
-                break
-            if not self._deliveries.may_begin(target):
-                self._pause()
-                break
-            lane.pop()
-            taken.setdefault(target, []).append((lane.level, stored, tail))
-            sizes[target] = used_bytes + length_bytes
-            count += 1
-            size_bytes += length_bytes
+        dropped, cancelled = gathering.dropped, gathering.cancelled
         self._counts.cancelled += cancelled
         if dropped:
             self._counts.dropped += dropped
             self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
-        for target, entries in taken.items():
-            names = tuple((level, stored.at) for level, stored, _ in entries)
-            dues_ms = _due_ms(target[0], [stored for _, stored, _ in entries])
-            self._deliveries.begin(target, names, [tail for _, _, tail in entries], dues_ms)
-        if taken or dropped or cancelled:
+        for target, each in gathering.targets.items():
+            if each.tails:
+                self._deliveries.begin(target, tuple(each.names), each.tails, each.dues_ms)
+        has_some = bool(gathering.count or dropped or cancelled)
+        if has_some:
             self._state_log.changed()
-        return bool(taken or dropped or cancelled)
+        return has_some
 
-    def _next_due(self, now_ms: int) -> Lane | None:
-        """Return the lane whose first entry is due first, if it is due."""
+    def _gather(self, lane: Lane, gathering: _Round, now_ms: int) -> bool:
+        """Take the first entry of a lane into the round; False: the round is over, and the entry stays."""
+        entry = lane.first
+        stored = entry.stored
+        if stored.delivery_id is not None and self.cancellations.has(stored):
+            lane.pop()
+            gathering.cancelled += 1
+            return True
+        due_ms = lane.due_now(entry, now_ms)
+        last = gathering.last
+        # Most records go where the one before went.
+        if last is None or due_ms > now_ms or not last.takes(stored):
+            found = self._target(stored, due_ms, now_ms)
+            if found is None:
+                lane.pop()
+                gathering.dropped += 1
+                return True
+            target, limit_bytes = found
+            if limit_bytes < 0 or not self._deliveries.may_begin(target):
+                self._pause()
+                return False
+            last = gathering.last = gathering.targets.get(target)
+            if last is None:
+                last = gathering.last = gathering.targets[target] = _Gathered(target, limit_bytes)
+        tail = self._to_append(last.topic_id, stored, due_ms)
+        length_bytes = len(tail) + _RECORD_BYTES
+        if last.tails and last.size_bytes + length_bytes > last.limit_bytes:
+            return False
+        lane.pop()
+        last.tails.append(tail)
+        if stored.topic_id == last.topic_id:
+            last.dues_ms.append(stored.due_ms)
+        last.names.append((lane.level, entry.offset))
+        last.size_bytes += length_bytes
+        gathering.count += 1
+        gathering.size_bytes += length_bytes
+        return True
+
+    def _next_due(self, now_ms: int) -> tuple[Lane | None, int]:
+        """Return the lane whose first entry is due first, if it is due; and until when it is the first one."""
         found: Lane | None = None
-        found_ms = now_ms
+        found_ms = next_ms = now_ms
         for lane in self.lanes:
             due_ms = lane.first_due(now_ms)
-            if due_ms is not None and (due_ms < found_ms or (due_ms == found_ms and found is None)):
+            if due_ms is None or due_ms > next_ms:
+                continue
+            if due_ms < found_ms or (found is None and due_ms == found_ms):
+                if found is not None:
+                    next_ms = found_ms
                 found, found_ms = lane, due_ms
-        return found
+            else:
+                next_ms = due_ms
+        return found, next_ms
 
     def _target(self, stored: Stored, due_ms: int, now_ms: int) -> tuple[Target, int] | None:
         """Return where an entry goes, and the largest batch there; None if its topic is gone; -1 if it must wait."""

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from appliance.delivery.stored import Stored
-from appliance.delivery.waiting import Waiting
+from appliance.delivery.waiting import HANDED_BACK, Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.sent_again import SentAgain
 
@@ -50,6 +50,7 @@ class Lane:
     """
 
     __slots__ = (
+        "_last_new",
         "_marks",
         "_seen",
         "buffer",
@@ -76,6 +77,7 @@ class Lane:
         self.unread = 0
         self.delay_ms = delay_ms
         self._seen = SentAgain()
+        self._last_new: Stored | None = None
         self._marks: deque[tuple[int, int]] = deque()
 
     @property
@@ -102,6 +104,7 @@ class Lane:
         for stored in records:
             if stored.at >= self.read_to:
                 self._take_one(stored, now_ms)
+        self._know_last()
         self.read_to = max(self.read_to, next_offset)
         self._skip()
 
@@ -113,8 +116,33 @@ class Lane:
         # Only what has a producer id can be recognized when it is sent again.
         if not self._marks or stored.stored_ms >= self._marks[-1][1] + _MARK_MS:
             self._marks.append((stored.at, stored.stored_ms))
+        last = self._last_new
+        if last is not None:
+            if (
+                stored.offset > last.offset
+                and origin == last.origin
+                and stored.partition == last.partition
+                and stored.topic_id is last.topic_id
+            ):
+                self._last_new = stored  # the highest offset of the batch is enough to know
+                return False
+            self._know_last()
+        is_known = self._is_known(stored)
+        if not is_known and origin.producer_epoch != HANDED_BACK:
+            self._last_new = stored
+        return is_known
+
+    def _know_last(self) -> None:
+        """Remember the records since the last call of `_is_repeated` that has asked `_seen`."""
+        if self._last_new is not None:
+            self._is_known(self._last_new)
+            self._last_new = None
+
+    def _is_known(self, stored: Stored) -> bool:
         return self._seen.is_known(
-            Waiting(stored.topic_id, stored.partition, stored.offset, stored.due_ms, origin, _NO_RECORD)
+            Waiting(
+                stored.topic_id, stored.partition, stored.offset, stored.due_ms, stored.origin, _NO_RECORD
+            )
         )
 
     def _take_one(self, stored: Stored, now_ms: int) -> None:

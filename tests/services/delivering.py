@@ -47,7 +47,7 @@ from tests.log.batches import marker, open_log, read_all
 TOPIC = "t"
 TOPIC_ID = UUID(int=5)
 LEVELS = ("5s", "10s")
-EXACT_LEVELS = ("10s", "1m")
+EXACT_LEVELS = ("10s", "1m", "1h")
 
 Name = tuple[str, int]
 

@@ -207,6 +207,23 @@ def test_a_cancellation_holds_through_steps_and_deaths_until_nothing_can_wait(ho
     assert house.progress().positions[CANCELS] == 1
 
 
+def test_an_exact_record_is_cancelled_and_the_cancellation_outlives_it_only(house: Delivering) -> None:
+    house.store(b"other", level="exact_1h", due_in_ms=900_000)
+    house.store(b"a", level="exact_1h", due_in_ms=190_000, names=(b"n",))
+    house.run()
+    house.cancel(b"n", offset=5)
+    house.cancel(b"none", offset=6)
+    house.pass_ms(185_000, step_ms=1_000)
+    assert len(house.forwarder.cancellations) == 2  # one waits for the other
+    house.new_forwarder()
+    house.pass_ms(10_000, step_ms=1_000)
+    assert house.delivered() == []
+    assert house.counts.cancelled == 1
+    house.cancel(b"none", offset=7)
+    house.pass_ms(KEPT_MS + 2 * GROUP_MS, step_ms=1_000)
+    assert (len(house.forwarder.cancellations), house.delivered()) == (0, [])
+
+
 def test_no_round_begins_before_what_is_cancelled_was_read(house: Delivering) -> None:
     house.store(b"a", names=(b"1",))
     house.cancel(b"1", offset=10)

@@ -147,6 +147,43 @@ def test_what_cannot_be_meant_is_refused(
     producer.close()
 
 
+def test_a_header_of_one_megabyte_is_refused_and_stops_nothing(broker: Appliance) -> None:
+    create_once(broker, "large-header")
+    client = Producer({"bootstrap.servers": broker.address, "message.max.bytes": 4 << 20, "linger.ms": 0})
+    errors: list[KafkaError | None] = []
+    for header in (bytes(1 << 20), b"small"):
+        client.produce(
+            "large-header",
+            b"x",
+            partition=0,
+            headers=[("delivery.delay", b"300"), ("large", header)],
+            on_delivery=lambda error, _message: errors.append(error),
+        )
+        client.flush(PATIENCE_S)
+    assert [None if each is None else each.code() for each in errors] == [KafkaError.MSG_SIZE_TOO_LARGE, None]
+    assert [each.value() for each in consumed(broker, "large-header", 1, more_s=0.5)] == [b"x"]
+
+
+@pytest.mark.parametrize("mode", ["levels", "exact"])
+def test_a_compressed_batch_of_thousands_of_different_times_comes_in_due_order(
+    broker: Appliance, mode: str
+) -> None:
+    topic, count = f"many-{mode}", 10_000
+    create(broker, topic, delivery_delay_mode=mode)
+    client = Producer({"bootstrap.servers": broker.address, "linger.ms": 500, "compression.type": "zstd"})
+    now_ms = int(time.time() * 1000)
+    due_ms = [now_ms + 1_000 + each * 7_919 % 3_000 for each in range(count)]
+    for each in due_ms:
+        client.produce(topic, b"%d" % each, partition=0, headers=[("delivery.at", b"%d" % each)])
+    client.flush(PATIENCE_S)
+    found = consumed(broker, topic, count, more_s=0.5)
+    values = [int(each.value()) for each in found]
+    assert sorted(values) == sorted(due_ms)
+    assert all(each.timestamp()[1] >= value for each, value in zip(found, values, strict=True))
+    if mode == "exact":
+        assert values == sorted(values)
+
+
 def create_once(broker: Appliance, topic: str) -> None:
     if topic not in AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=PATIENCE_S).topics:
         create(broker, topic)
