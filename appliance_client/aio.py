@@ -260,12 +260,6 @@ def _columns_to_send(*given: Any) -> Any:
     return ColumnsToSend(*given)
 
 
-def _schema_of(columns: Sequence[str]) -> Any:
-    from appliance_client.arrow_reading import schema_of
-
-    return schema_of(columns)
-
-
 class Consumer:
     """Reads records. Options as `appliance_client.Consumer`; `async for record in consumer`."""
 
@@ -356,7 +350,9 @@ class Consumer:
             self._columns = await asyncio.to_thread(self._columns_reader)
         reader, schema = self._columns
         if columns is not None:
-            schema = _schema_of(columns)
+            from appliance_client.arrow_reading import schema_of
+
+            schema = schema_of(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = max(0.0, (deadline_s - time.monotonic()) * 1000)

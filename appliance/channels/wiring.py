@@ -222,7 +222,9 @@ class Wiring:
         if settings.counts_traffic:
             rows = settings.broker.max_partitions
             sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
-            sizes[self.logs_name] = log_sizes_bytes(rows, settings.slots * settings.io.workers)
+            sizes[self.logs_name] = log_sizes_bytes(
+                rows, settings.slots * settings.io.workers + settings.services.processes
+            )
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.sections.metrics import DEFAULT_PORT
-from appliance.metrics import families, kafka_page
+from appliance.metrics import backup_page, families, kafka_page
 from appliance.metrics.exposition import Family
 
 _HEAD: Final = f"""\
@@ -58,7 +58,25 @@ and `alerts.yml`. `python -c "import appliance.metrics as m; print(m.__path__[0]
 With `metrics.otlp.endpoint = http://127.0.0.1:4318`, the metrics process also sends the series of `/metrics` to the
 collector's `/v1/metrics`, every `metrics.otlp.interval.ms`, as OTLP over HTTP in JSON. Names are those of this page
 without `_total`. Counters are cumulative, and begin when the appliance started. A collector that does not answer costs
-a line in the log. The next request then has the newer values.
+a line in the log. The next request then has the newer values. When the appliance stops, the metrics process sends the
+last values, and waits for the collector for at most a second.
+
+## Metrics of clients
+
+With `metrics.client.telemetry = true`, Kafka clients push their own metrics to the broker (KIP-714). A subscription
+says which metrics, and how often:
+
+```
+$ kafka-client-metrics.sh --bootstrap-server 127.0.0.1:9092 --alter --name producers \\
+      --metrics org.apache.kafka.producer. --interval 60000
+```
+
+`appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client and
+up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its series. A
+push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
+
+Without the option, the broker does not advertise the two APIs, so clients push nothing. A client that asks all the same
+gets UNSUPPORTED_VERSION.
 
 ## What it costs
 
@@ -96,11 +114,6 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
 - Members, committed offsets and lags are those of the last whole round. A lag compares what was committed with where
   the partition ended in the same round. `appliance_metrics_group_round_age_seconds` says how old the round is.
-- With `metrics.client.telemetry`, clients push their own metrics (KIP-714). A subscription says which:
-  `kafka-client-metrics.sh --bootstrap-server HOST:PORT --alter --name a --metrics org.apache.kafka. --interval 60000`.
-  `appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client
-  and up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its
-  series. A push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
 - The age of a group (`appliance_group_lag_seconds`) is the time since the record was written that the group reads next.
   It is the time of the first record in the batch that holds the committed offset, or of the append in a topic with
   `message.timestamp.type=LogAppendTime`. If retention has removed that record, the first one of the log counts. A group
@@ -116,6 +129,11 @@ longest ends. A request must arrive within 5 seconds, and the answer must leave 
   records. `send` ends when the answer has left, behind earlier answers of its connection.
 - `appliance_process_proportional_bytes` adds up to the memory of the whole appliance. The kernel shows it to the
   supervisor alone, which looks at one process after the other when the metrics process asks, at most every 30 seconds.
+  `appliance_process_open_files` and the two series of disks have the same age. They do not count what a process reads
+  or writes between the last look and its end.
+- `appliance_delayed_…`, `appliance_retry_…`, `appliance_message_audit_…` and `appliance_trace_…` need
+  `services.processes`. Lateness begins when a record is due, even if the appliance does not run at that time.
+  `appliance_console_…` needs `console.listener`.
 
 The appliance does not collect with Python's client library. In several processes, this library keeps a file for each
 process that ever ran, and every scrape reads all of them. The project's tests use its parser.
@@ -138,7 +156,23 @@ kafka_exporter. They differ from the originals so:
 - Quantiles are of the last five minutes, from the buckets of a histogram. In JMX they are of a sample.
 - `Fetch` and `FetchConsumer` are the same, because followers send no Fetch requests here.
 - Queue, local and remote times are of Produce and Fetch, for each operation of a worker.
-- Left out, because the broker does not count them: bytes of disks, and everything about the Java virtual machine.
+- `process_…` is the sum of all processes of the appliance. Memory and descriptors are at most 30 s old, and missing
+  before the first look. There is nothing about a Java virtual machine.
+
+"""
+
+
+_BACKUP: Final = """
+## Series of backups
+
+No process of the appliance takes backups. `appliance backup` writes these series to a file that the textfile collector
+of Prometheus' node_exporter reads:
+
+```
+$ appliance backup /var/lib/appliance /mnt/backups --metrics /var/lib/node_exporter/appliance_backup.prom
+```
+
+Use one file for each target. If an attempt fails, the series of the last success stay.
 
 """
 
@@ -153,6 +187,8 @@ def _page() -> Iterator[str]:
     yield from _table(families.ALL)
     yield _KAFKA
     yield from _table(kafka_page.ALL)
+    yield _BACKUP
+    yield from _table(backup_page.ALL)
     yield f"\n{len(families.ALL)} names of the appliance, {len(kafka_page.ALL)} of Kafka's exporters.\n"
 
 

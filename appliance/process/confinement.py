@@ -3,6 +3,7 @@
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
 | netproc, coordinator, purgatory, metrics, console, services | DAC_READ_SEARCH | opens shared memory for writing |
+| services | as above | the same, and the files of the index of delayed records |
 | services, metrics with the endpoint of a collector | as above | the same; they may connect to its port |
 | metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
@@ -37,6 +38,7 @@ from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings
 from appliance.config.collector_url import collector_port
+from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
@@ -70,6 +72,7 @@ _OVER_FILES: Final = frozenset(
         Capability.FSETID,
     }
 )
+_FILES: Final = Right.WRITE_FILE | Right.MAKE_REG | Right.REMOVE_FILE | Right.TRUNCATE
 _SOCKETS: Final = Right.MAKE_SOCK | Right.REMOVE_FILE
 
 _logger = logging.getLogger(__name__)
@@ -83,7 +86,7 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     settings = wiring.settings
     steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
     if kind in WRITE_NO_FILES:
-        _make_lane_directory(kind, settings)
+        _make_directories(kind, settings)
         ports = ports_of(kind, settings)
         steps = [lambda: restrict(changes_of(kind, wiring), connect_ports=ports), *steps, refuse_calls]
     for step in steps:
@@ -93,11 +96,14 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
             _logger.warning("this process keeps rights that it does not need: %s", error)
 
 
-def _make_lane_directory(kind: RoleKind, settings: Settings) -> None:
-    """Create the only directory that the acceptor would create, so that it need not have the right to."""
+def _make_directories(kind: RoleKind, settings: Settings) -> None:
+    """Create the only directory that a role would create, so that it need not have the right to."""
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.lanes_max:
         with suppress(OSError):  # the door tells what is wrong with it
             os.mkdir(settings.data_dir / LANE_DIRECTORY, 0o700)
+    if kind is RoleKind.SERVICES:
+        with suppress(OSError):  # a line says so when the first file cannot be written
+            os.mkdir(settings.data_dir / INDEX_DIRECTORY, 0o700)
 
 
 def give_up_new_privileges() -> None:
@@ -163,6 +169,8 @@ def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:
             allowed[settings.data_dir / LANE_DIRECTORY] = _SOCKETS
     if kind is RoleKind.METRICS and settings.metrics.takes_telemetry:
         shared_memory |= _SOCKETS
+    if kind is RoleKind.SERVICES:
+        allowed[settings.data_dir / INDEX_DIRECTORY] = _FILES
     if kind in _ACCEPT:
         for listener in settings.zeromq.listeners:
             if not is_tcp(listener):

@@ -47,6 +47,11 @@ class HandedBack(NamedTuple):
     why_dead: str
     now_ms: int
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it goes to the dead-letter topic."""
+        return bool(self.why_dead)
+
     def waiting(self, partition: int, offset: int) -> Waiting:
         """Return the delayed record.
 

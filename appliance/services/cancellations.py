@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.clock import NS_PER_MS
+from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
 from appliance.protocol.records.record import Record
 
@@ -104,15 +105,15 @@ class Cancellations:
         self._known[key] = waiting.offset, group
         group.keys.add(key)
 
-    def has(self, waiting: Waiting) -> bool:
+    def has(self, record: Stored | Waiting) -> bool:
         """Return whether a record was cancelled. Time: constant."""
         if not self._known:
             return False
-        name = waiting.delivery_id
+        name = record.delivery_id
         if name is None:
             return False
-        known = self._known.get(_key(waiting, name))
-        return known is not None and waiting.offset < known[0]
+        known = self._known.get(_key(record, name))
+        return known is not None and record.offset < known[0]
 
     def wants_close(self, now_ns: int) -> bool:
         """Return whether the last group is open for long enough."""
@@ -149,5 +150,5 @@ class Cancellations:
         )
 
 
-def _key(waiting: Waiting, name: bytes) -> bytes:
-    return waiting.topic_id.bytes + waiting.partition.to_bytes(4, "big") + name
+def _key(record: Stored | Waiting, name: bytes) -> bytes:
+    return record.topic_id.bytes + record.partition.to_bytes(4, "big") + name

@@ -3,6 +3,7 @@
     __delayed_state          from where on each level is not delivered
     __delayed_cancels        what was cancelled
     __delayed_5s, …          the records; those behind the position, and not cancelled, wait
+    __delayed_exact_1m, …    the same; those that are behind the frontier, too
 
 Records go by one after the other. A record that goes from one level to the next is in both for a moment, so the places
 of REMEMBERED_MAX records are kept, and each of these counts once. Records of open transactions are not read.
@@ -19,8 +20,9 @@ from uuid import UUID
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
 from appliance.config.retry_configs import RETRY_GROUP
 from appliance.delivery.due import CANCEL, ID_BYTES_MAX
+from appliance.delivery.levels import exact_delay_ms
 from appliance.delivery.waiting import NotWaiting, Origin, Waiting, delay_partition, waiting_of
-from appliance.services.progress import UnreadableProgress, decode
+from appliance.services.progress import Frontier, UnreadableProgress, decode
 from appliance.views.topic_access import NotShown, Place, TopicReader
 
 DELAY_ENABLE: Final = "delivery.delay.enable"
@@ -90,9 +92,9 @@ class DelayedView:
         numbers = None if topic is None else self._internal_partitions(topic)
         if DELAYED_STATE not in self._topics:
             return
-        positions = self._positions(numbers)
+        positions, frontiers = self._delivered(numbers)
         cancelled: dict[tuple[UUID, int, bytes], int] = {}
-        for _, found in self._read(self._places([DELAYED_CANCELS], numbers), {}):
+        for _, found in self._read(self._places([DELAYED_CANCELS], numbers), {}, {}):
             name = found.cancels
             if name is not None and (wanted is None or found.topic_id in wanted):
                 key = found.topic_id, found.partition, name
@@ -103,7 +105,7 @@ class DelayedView:
             if each.startswith(DELAYED_PREFIX) and each not in {DELAYED_STATE, DELAYED_CANCELS}
         ]
         seen: set[tuple[UUID, int, int, Origin]] = set()
-        for place, found in self._read(self._places(levels, numbers), positions):
+        for place, found in self._read(self._places(levels, numbers), positions, frontiers):
             known = found.topic_id, found.partition, found.offset, found.origin
             if known in seen:
                 continue
@@ -149,12 +151,13 @@ class DelayedView:
             if numbers is None or number in numbers
         ]
 
-    def _positions(self, numbers: set[int] | None) -> dict[Place, int]:
-        """Return from where on each partition of a level is not delivered."""
+    def _delivered(self, numbers: set[int] | None) -> tuple[dict[Place, int], dict[Place, Frontier]]:
+        """Return below which offset each partition of a level is delivered; and what else, of exact levels."""
         places = self._places([DELAYED_STATE], numbers)
         ends = self._reader.ends(places, read_committed=False)
         starts = {place: end - 1 for place, end in ends.items() if end > 0}
         positions: dict[Place, int] = {}
+        frontiers: dict[Place, Frontier] = {}
         for found in self._reader.records(starts, ends):
             try:
                 progress = decode(found.record.value or b"")
@@ -162,9 +165,13 @@ class DelayedView:
                 raise NotShown(f"{DELAYED_STATE}-{found.partition}: {fault}") from None
             for level, offset in progress.positions.items():
                 positions[f"{DELAYED_PREFIX}{level}", found.partition] = offset
-        return positions
+            for level, frontier in progress.exact.items():
+                frontiers[f"{DELAYED_PREFIX}{level}", found.partition] = frontier
+        return positions, frontiers
 
-    def _read(self, places: list[Place], positions: Mapping[Place, int]) -> Iterator[tuple[Place, Waiting]]:
+    def _read(
+        self, places: list[Place], positions: Mapping[Place, int], frontiers: Mapping[Place, Frontier]
+    ) -> Iterator[tuple[Place, Waiting]]:
         reader = self._reader
         ends = reader.ends(places, read_committed=True)
         starts = {
@@ -172,9 +179,15 @@ class DelayedView:
         }
         for found in reader.records(starts, ends):
             try:
-                yield found.place, waiting_of(found.record)
+                waiting = waiting_of(found.record)
             except NotWaiting:
                 continue
+            frontier = frontiers.get(found.place)
+            if frontier is not None:
+                due_ms = min(waiting.due_ms, found.record.timestamp_ms + exact_delay_ms(found.place[0]))
+                if frontier.has_delivered(found.offset, due_ms):
+                    continue
+            yield found.place, waiting
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def test_the_broker_alone_installs_no_package_of_an_extra() -> None:
     of_users = set().union(
         *(
             names(extras[each])
-            for each in ("cli", "console", "schemas", "zookeeper", "oauth", "telemetry", "spark")
+            for each in ("cli", "console", "zookeeper", "oauth", "schemas", "telemetry", "spark")
         )
     )
     assert not names(PROJECT["dependencies"]) & of_users
