@@ -38,12 +38,15 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.session import Session
-from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerClient
 
 FLUSH_MS: Final = 250
 RANGES_MAX: Final = 2_000
 """Of each kind, between two flushes."""
+ATTEMPTS_MAX: Final = 20
+"""So many flushes keep what was seen while nobody leads `__observations`, for example because the first topic with
+`audit.enable` was just created."""
 READERS_MAX: Final = 10_000
 """Partitions of connections whose position is remembered; the one that was silent for longest is forgotten."""
 STORE_TIMEOUT_MS: Final = 5_000
@@ -89,6 +92,7 @@ class Observer:
 
     __slots__ = (
         "_appended",
+        "_attempts",
         "_bells",
         "_block",
         "_clock",
@@ -131,7 +135,7 @@ class Observer:
         self._fetched: list[Fetched] = []
         self._readers: dict[tuple[int, int], int] = {}
         """Row and connection id → offset. Clients of one name are told apart."""
-        self._lost = self._in_flight = 0
+        self._lost = self._in_flight = self._attempts = 0
         self._is_armed = self._has_failed = False
         self.request_id = 0
         self._block: Block | None = None
@@ -246,6 +250,13 @@ class Observer:
         if self._block is not None:  # the batch before is not answered yet
             self._arm()
             return
+        route = self._route()
+        if route is None and self._attempts < ATTEMPTS_MAX:
+            self._attempts += 1
+            self._wake_services()
+            self._arm()
+            return
+        self._attempts = 0
         observation = Observation(
             produced=[
                 Produced(
@@ -265,18 +276,27 @@ class Observer:
         self._in_flight = self._lost + len(self._appended) + len(self._fetched)
         self._appended, self._fetched = [], []
         self._growing.clear()
-        if self._place(observation):
+        if route is not None and self._place(observation, route):
             self._lost = 0
         else:
             self._lost, self._in_flight = self._in_flight, 0
 
-    def _place(self, observation: Observation) -> bool:
-        """Append to `__observations`; False: it could not be sent. The services process is woken in any case."""
-        for bell in self._bells[:1]:
-            bell.wake()  # it may have to create the topic
+    def _route(self) -> PartitionRoute | None:
+        """Return where `__observations` is led; None if nobody leads it, or it is not created yet."""
         topic = self._routes.by_name(OBSERVATIONS)
         route = None if topic is None else topic.partition(0)
         if route is None or route.worker is None or not self._lines.is_up(route.worker):
+            return None
+        return route
+
+    def _wake_services(self) -> None:
+        for bell in self._bells[:1]:
+            bell.wake()  # it may have to create the topic
+
+    def _place(self, observation: Observation, route: PartitionRoute) -> bool:
+        """Append to `__observations`; False: it could not be sent. The services process is woken in any case."""
+        self._wake_services()
+        if route.worker is None:
             return False
         batch = encode_batch([Record(encode(observation), timestamp_ms=self._clock.now_ms())])
         block = self._pool.take(len(batch))

@@ -34,6 +34,8 @@ from appliance.services.log_reads import RECORDS_BYTES, ReadBatch, Stretch
 from appliance.services.rounds import Rounds, no_steps
 from appliance.services.trace_topics import TracedPartition, TraceTopics
 
+STEP_BYTES: Final = 2 * RECORDS_BYTES
+"""Each step costs the owner of the log a request. With more bytes, reading them is slower than that saves."""
 PER_SECOND: Final = 1_000
 TRACED_MAX: Final = 1_000
 TRACED_ALL_MAX: Final = 100_000
@@ -110,7 +112,7 @@ class TraceReader(Rounds[TracedPartition]):
     # What came in
 
     def _bytes_max(self, followed: TracedPartition) -> int | None:
-        return RECORDS_BYTES
+        return STEP_BYTES
 
     def _take_gap(self, followed: TracedPartition, *, first: int, end: int) -> None:
         """Records that are gone have no trace."""

@@ -19,7 +19,7 @@ from appliance.message_audit.observation import Observation, decode
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import decode_records
 from appliance.requests.log_handlers.fetch_item import FetchItem
-from appliance.requests.observer import FLUSH_MS, RANGES_MAX, READERS_MAX, Observer
+from appliance.requests.observer import ATTEMPTS_MAX, FLUSH_MS, RANGES_MAX, READERS_MAX, Observer
 from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerClient
@@ -242,15 +242,36 @@ def test_what_does_not_fit_is_counted_and_what_cannot_be_sent_is_not_kept(seen: 
     assert (len(found.produced), found.lost) == (RANGES_MAX, 30)
     seen.has_topic = False
     seen.produce(0, 1, sessions[0])
-    assert seen.flush() is None
+    for _ in range(ATTEMPTS_MAX + 1):
+        assert seen.flush() is None
     seen.has_topic, seen.lines.is_down = True, True
     seen.produce(1, 2, sessions[0])
-    assert seen.flush() is None
+    for _ in range(ATTEMPTS_MAX + 1):
+        assert seen.flush() is None
+    assert not seen.timers.any
     seen.lines.is_down = False
     seen.produce(2, 3, sessions[0])
     found = seen.flush()
     assert found is not None
     assert (len(found.produced), found.lost) == (1, 2)
+
+
+def test_what_is_seen_before_the_topic_is_there_is_written_down_when_it_is(seen: Observing) -> None:
+    session = seen.session()
+    seen.has_topic = False
+    seen.produce(0, 1, session)
+    assert seen.flush() is None
+    seen.produce(1, 2, session)
+    seen.fetch(0, session)
+    seen.fetch(2, session)
+    assert seen.flush() is None
+    seen.has_topic = True
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.end) for each in found.produced] == [(0, 2)]
+    assert [(each.first, each.end) for each in found.fetched] == [(0, 2)]
+    assert found.lost == 0
+    assert seen.woken >= 3, "the services process creates the topic"
 
 
 def test_one_batch_is_in_flight_and_its_block_comes_back(seen: Observing) -> None:
