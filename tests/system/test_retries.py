@@ -186,6 +186,29 @@ def test_a_delivery_that_two_consumers_hand_back_counts_once(broker: Appliance) 
     assert values == {b"same": 2, b"other": 1, b"last": 1}
 
 
+def test_records_of_a_topic_that_was_created_again_are_not_taken_for_those_of_the_old_one(
+    broker: Appliance,
+) -> None:
+    retry = create(broker, "renewed")
+    sent(producer(broker), retry, b"old", first_place("renewed", 0, 5))
+    (old,) = read(broker, retry, 1)
+    command(broker, "topics", "delete", "renewed", "--yes")
+    until = time.monotonic() + PATIENCE_S
+    client = producer(broker)
+    while "renewed" in client.list_topics(timeout=PATIENCE_S).topics and time.monotonic() < until:
+        time.sleep(0.05)
+    assert create(broker, "renewed") == retry
+    sent(client, retry, b"new", first_place("renewed", 0, 5))
+    new = next(each for each in read(broker, retry, 2) if each.value() == b"new")
+    identities = {headers_of(each)["retry.topic.id"] for each in (old, new)}
+    assert len(identities) == 2
+    for each in (old, new):
+        handed_back(client, retry, each, ("retry.dead", b"true"))
+    assert {each.value() for each in read(broker, "renewed.g.dlq", 2)} == {b"old", b"new"}
+    command(broker, "dead-letters", "replay", "g", "renewed")
+    assert Counter(each.value() for each in read(broker, retry, 4, more_s=0.3)) == {b"old": 2, b"new": 2}
+
+
 def test_each_hand_back_is_delivered_once_whatever_kills_the_services_process(broker: Appliance) -> None:
     retry = create(broker, "killed", options=("--levels", "200ms", "--max", "1"))
     client = producer(broker, **{"linger.ms": 5, "enable.idempotence": True})
@@ -494,6 +517,7 @@ def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_the_rest_is_pr
         assert done.returncode == -signal.SIGKILL
         deaths += 1
         assert deaths <= 5
+    assert deaths == 4, "as docs/retries.md says"
     (dead,) = read(broker, "kills.g.dlq", 1)
     assert dead.value() == b"kill"
     assert "died" in headers_of(dead)["__dlq.errors.message"]
