@@ -33,7 +33,7 @@ REMEMBERED_S: Final = 15 * 60.0
 """As long as a lane keeps its records for this purpose (`lane.REMEMBERED_MS`)."""
 _LOOK_S: Final = 60.0
 _FORGOTTEN_AT_ONCE: Final = 100
-"""Of a full room, one in so many producers is forgotten at once, because to find the largest lane costs a look at each."""
+"""Of a full room, one in so many producers is forgotten at once. To find the largest lane costs a look at each lane."""
 
 _Producer = tuple[UUID, int, int]
 _Batch = tuple[int, int, int]
