@@ -456,9 +456,9 @@ class ConsumerCore:
         None if it is to be handed back.
         """
         place = TopicPartition(record.topic, record.partition)
-        if self.ordered is not None and place.topic in self.ordered.rules:
-            if self.ordered.rules[place.topic].is_by_key:
-                return self._keep_in_key_order(place, record)
+        rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
+        if rules is not None and rules.is_by_key:
+            return self._keep_in_key_order(place, record)
         again = None if self.ordered is None else self.ordered.failed(record)
         if again is None or self.ordered is None:
             return None

@@ -13,9 +13,9 @@ The consumer that gets the partition next reads from 41 on, gives 41 after its d
 is done. A partition has at most OPEN_MAX open records of about OPEN_BYTES, within SPAN offsets. If there are more, no
 more of it is read until the first ones are done or dead. This file does no I/O and reads no clock.
 
-The mark is `keys:END:LIST`. LIST is base64 (RFC 4648, with - and _) of two unsigned LEB128 numbers for each open record:
-how far it is behind the one before (the first: behind the committed offset), and how often it has failed. A record that
-has failed may be at END or behind it; then only its number counts.
+The mark is `keys:END:LIST`. LIST is base64 (RFC 4648, with - and _) of two unsigned LEB128 numbers for each open
+record: how far it is behind the one before (the first: behind the committed offset), and how often it has failed. A
+record that has failed may be at END or behind it; then only its number counts.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ RECORD_BYTES: Final = 200
 """What a record takes beside its key and value, about."""
 _SKIPPED_AT_ONCE: Final = 500
 _MARK: Final = re.compile(r"keys:([0-9]{1,18}):([A-Za-z0-9_-]*={0,2})")
+_MORE: Final = 0x80
+"""The bit of a byte that says that the number goes on."""
 _TIMES_MAX: Final = 1_000_000
 _OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -71,7 +73,8 @@ def mark_of(committed: OffsetAndMetadata | None) -> Mark | None:
     found = _MARK.fullmatch((committed.metadata or "") if committed is not None else "")
     if committed is None or found is None:
         return None
-    end, read, offset = int(found[1]), {}, committed.offset
+    end, offset = int(found[1]), committed.offset
+    read: dict[int, int] = {}
     try:
         numbers = _numbers(urlsafe_b64decode(found[2]))
         for distance, times in zip(numbers, numbers, strict=True):
@@ -90,10 +93,11 @@ def _listed(first: int, each: Iterable[tuple[int, int]]) -> str:
     before = first
     for offset, times in each:
         for number in (offset - before, times):
-            while number >= 0x80:  # noqa: PLR2004 - LEB128
-                out.append(number & 0x7F | 0x80)
-                number >>= 7
-            out.append(number)
+            left = number
+            while left >= _MORE:
+                out.append(left & ~_MORE & 0xFF | _MORE)
+                left >>= 7
+            out.append(left)
         before = offset
     return urlsafe_b64encode(out).decode()
 
@@ -101,9 +105,9 @@ def _listed(first: int, each: Iterable[tuple[int, int]]) -> str:
 def _numbers(content: bytes) -> Iterator[int]:
     number = shift = 0
     for byte in content:
-        number |= (byte & 0x7F) << shift
+        number |= (byte & ~_MORE) << shift
         shift += 7
-        if byte < 0x80:  # noqa: PLR2004 - LEB128
+        if byte < _MORE:
             yield number
             number = shift = 0
     if shift:
@@ -229,7 +233,7 @@ class KeyOrder:
         if not self._waiting:
             return []
         ready = sorted(lane[0] for key, lane in self._lanes.items() if key not in self._busy)
-        given = []
+        given: list[ConsumerRecord] = []
         for offset in ready:
             if len(given) == most:
                 break

@@ -296,7 +296,7 @@ def test_nothing_is_lost_or_out_of_order_whatever_fails_and_dies(seed: int, comm
     assert group.committed is None or mark_of(group.committed) is None, "all is done"
 
 
-@pytest.mark.parametrize("at", (1, 7, 100))
+@pytest.mark.parametrize("at", [1, 7, 100])
 def test_a_clean_end_repeats_nothing(at: int) -> None:
     """Unlike a death: what was processed behind a record that waits is in the mark."""
     everything = [record(offset, b"%d" % (offset % 9)) for offset in range(200)]
