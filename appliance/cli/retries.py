@@ -22,6 +22,7 @@ from appliance.config.retry_configs import (
     RETRY_LEVELS,
     RETRY_MAX,
     RETRY_ORDERED,
+    RETRY_ORDERED_BY_KEY,
     RETRY_TOPIC,
 )
 from appliance.config.sections.services import level_delays_ms
@@ -66,6 +67,11 @@ def retries() -> None:
     help="Records that follow a failed one in its partition wait for it. Needs the native client.",
 )
 @click.option(
+    "--ordered-by-key",
+    is_flag=True,
+    help="As --ordered, but only records with the key of the failed one wait for it.",
+)
+@click.option(
     "--keep",
     "keep_ms",
     metavar="DURATION",
@@ -83,6 +89,7 @@ def enable(
     levels: str,
     retries_max: int,
     ordered: bool,
+    ordered_by_key: bool,
     keep_ms: int,
     as_json: bool,
     bootstrap: str,
@@ -109,7 +116,8 @@ def enable(
         RETRY_TOPIC: topic,
         RETRY_LEVELS: ",".join(names),
         RETRY_MAX: str(retries_max),
-        RETRY_ORDERED: str(ordered).lower(),
+        RETRY_ORDERED: str(ordered or ordered_by_key).lower(),
+        RETRY_ORDERED_BY_KEY: str(ordered_by_key).lower(),
         RETRY_DEAD_LETTERS: dead,
     }
     known = topic_configs(client, [name for name in (retry, dead) if name in existing])
@@ -169,7 +177,8 @@ def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
     click.echo(f"  levels             {', '.join(found.levels)}")
     click.echo(f"  delivered again    {found.retries_max} times at most")
     if found.is_ordered:
-        click.echo("  order              records that follow a failed one wait for it")
+        which = "with the key of a failed one" if found.is_ordered_by_key else "that follow a failed one"
+        click.echo(f"  order              records {which} wait for it")
     if found.fault:
         click.echo(f"  fault              {found.fault}")
 

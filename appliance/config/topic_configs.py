@@ -465,6 +465,14 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "retry.ordered.by.key",
+        BOOLEAN,
+        False,
+        "With `retry.ordered`: whether only the records of the same partition with the same key wait for a failed one. "
+        "Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "retry.topic",
         STRING,
         "",

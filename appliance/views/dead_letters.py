@@ -257,6 +257,8 @@ class Replay:
             (names.REPLAY, 1),
             (names.REPLAYS, history.replays + 1),
         ]
+        if history.topic_id:
+            said.append((names.TOPIC_ID, history.topic_id))
         if history.timestamp_ms >= 0:
             said.append((names.TIMESTAMP, history.timestamp_ms))
         headers = [

@@ -15,6 +15,7 @@ from appliance.config.retry_configs import (
     RETRY_LEVELS,
     RETRY_MAX,
     RETRY_ORDERED,
+    RETRY_ORDERED_BY_KEY,
     RETRY_TOPIC,
 )
 from appliance.protocol.retry_names import dead_letter_topic, retry_topic
@@ -33,6 +34,7 @@ class Retries:
     retries_max: int
     is_enabled: bool
     is_ordered: bool
+    is_ordered_by_key: bool
     fault: str
 
     def as_json(self) -> dict[str, Any]:
@@ -45,6 +47,7 @@ class Retries:
             "max": self.retries_max,
             "enabled": self.is_enabled,
             "ordered": self.is_ordered,
+            "ordered_by_key": self.is_ordered_by_key,
             "fault": self.fault or None,
         }
 
@@ -99,5 +102,6 @@ def _retries(
         int(configs[RETRY_MAX]),
         configs[RETRY_ENABLE].lower() == "true",
         configs[RETRY_ORDERED].lower() == "true",
+        configs.get(RETRY_ORDERED_BY_KEY, "").lower() == "true",
         fault,
     )

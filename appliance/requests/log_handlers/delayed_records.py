@@ -69,6 +69,7 @@ from appliance.retries.rules import (
     dead_letters_name,
     is_retry_topic,
     rules_of,
+    source_name,
     takes_dead_letters_of,
 )
 
@@ -408,7 +409,15 @@ class DelayedRecords:
             if found is not None and takes and not found.image.internal
             else None
         )
-        return rules_of(route.topic, route.topic_id, len(topic.image.partitions), configs, dead_letters)
+        source = self._routes.by_name(source_name(configs))
+        return rules_of(
+            route.topic,
+            route.topic_id,
+            len(topic.image.partitions),
+            configs,
+            dead_letters,
+            source_id="" if source is None else str(source.image.topic_id),
+        )
 
 
 class _Storing:
