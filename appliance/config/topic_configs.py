@@ -182,7 +182,7 @@ _DECLARATIONS: Final = (
         "delivery.delay.enable",
         BOOLEAN,
         False,
-        "Whether the broker delivers records late that have a header `delivery.delay` or `delivery.at`. "
+        "Whether the broker delivers records with a header `delivery.delay` or `delivery.at` later. "
         "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
         effect=_NOW,
     ),
@@ -531,8 +531,8 @@ _DECLARATIONS: Final = (
         "trace.sample",
         INT,
         0,
-        "With trace.enable, the broker also traces the records of one in this number of keys. 0 means only those with "
-        "a header. Kafka has no such setting.",
+        "With trace.enable, the broker also traces all records of some keys: one in this number of keys. With 0, it "
+        "traces only records with a header. Kafka has no such setting.",
         minimum=0,
         maximum=1_000_000_000,
         effect=_NOW,

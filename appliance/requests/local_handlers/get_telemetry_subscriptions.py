@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
 
-Left out: an answer without the option metrics.client.telemetry. The API is not advertised then, and is answered
-UNKNOWN_SERVER_ERROR. Kafka without a receiver answers, and drops what is pushed.
+Left out: an answer without the option metrics.client.telemetry. Without this option the broker does not advertise
+the API, and answers requests with UNKNOWN_SERVER_ERROR. Kafka without a receiver answers, and drops the metrics.
 """
 
 from __future__ import annotations
