@@ -47,7 +47,8 @@ def doctor(
     """Look at kernel, limits, memory, disks, clock and configuration. Give the flags that `appliance serve` gets.
 
     Each line is ok, advice or a problem. A problem can lose records, let anybody in, or
-    prevent a start. The exit code is 1 if there is a problem. If the appliance runs, the limits are those of its processes.
+    prevent a start. The exit code is 1 if there is a problem. If the appliance runs, the limits are those of its
+    processes.
     """
     given = dict(name_and_value("--set", text) for text in overrides)
     if data_dir is not None:

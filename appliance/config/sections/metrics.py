@@ -75,7 +75,8 @@ class MetricsSettings:
         False,
         "metrics.client.telemetry",
         doc="Whether clients may push their metrics (KIP-714), which the page then shows. Java clients and librdkafka "
-        "push their metrics if a subscription (config resource CLIENT_METRICS) matches them. The option needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
+        "push their metrics if a subscription (config resource CLIENT_METRICS) matches them. The option "
+        "needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
     )
     client_telemetry_max_bytes: int = option(
         1 << 20,
