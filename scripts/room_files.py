@@ -16,6 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 APPLIANCE = ROOT / "appliance"
+PACKAGES = (APPLIANCE, ROOT / "appliance_client", ROOT / "spark_connector")
+
+NO_CONTENT = frozenset({"__init__.py", "setup.py"})
 
 BEGIN = "<!-- files: begin (written by `python -m scripts.room_files`) -->"
 END = "<!-- files: end -->"
@@ -24,15 +27,15 @@ SENTENCE_END = re.compile(r"(?<=[^.\s]{2}[.?!])\s+(?=[A-Z`(\[])")
 
 
 def readmes() -> list[Path]:
-    """Return the READMEs of all rooms, and of directories in rooms."""
-    return sorted(APPLIANCE.rglob("README.md"))
+    """Return the READMEs of all rooms, of directories in rooms, and of the two packages beside the rooms."""
+    return sorted(readme for package in PACKAGES for readme in package.rglob("README.md"))
 
 
 def modules(readme: Path) -> Iterator[Path]:
     """Yield the modules that a README must name: all below its directory, except where a nearer README is."""
     others = {each.parent for each in readmes()} - {readme.parent}
     for module in sorted(readme.parent.rglob("*.py"), key=lambda path: (path.parent, path.name)):
-        if module.name != "__init__.py" and not any(_is_nearer(other, module, readme) for other in others):
+        if module.name not in NO_CONTENT and not any(_is_nearer(other, module, readme) for other in others):
             yield module
 
 

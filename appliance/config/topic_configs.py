@@ -182,7 +182,7 @@ _DECLARATIONS: Final = (
         "delivery.delay.enable",
         BOOLEAN,
         False,
-        "Whether the broker delivers records late that have a header `delivery.delay` or `delivery.at`. "
+        "Whether the broker delivers records with a header `delivery.delay` or `delivery.at` later. "
         "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
         effect=_NOW,
     ),

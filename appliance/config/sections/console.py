@@ -30,7 +30,7 @@ class ConsoleSettings:
         "console.insecure",
         doc="Whether console.listener may be an address that other hosts can reach, although passwords are sent to it "
         "without encryption. A proxy with TLS in front of the console is better. If clients of console.kafka.listener "
-        "do not authenticate, the address must be one of loopback, whatever this option says.",
+        "do not authenticate, the address must be a loopback address even with this option.",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
@@ -52,8 +52,8 @@ class ConsoleSettings:
         unit="sessions",
         minimum=1,
         maximum=1000,
-        doc="Maximum number of people who are logged in to the console at once. One more login ends a session of "
-        "the user who has the most, the one that was used the longest time ago.",
+        doc="Maximum number of people who are logged in to the console at once. At one more login, the console "
+        "ends the least recently used session of the user with the most sessions.",
     )
     session_idle_ms: int = option(
         1_800_000,

@@ -38,8 +38,8 @@ class ServicesSettings:
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
         "delivery.delay.levels",
         doc="Levels of delayed delivery, in ascending order: whole numbers with ms, s, m, h or d. The broker raises "
-        "each delay to the next level. Each level has an internal topic, which is not read any more when you remove "
-        "the level. Therefore remove a level only if no record waits there.",
+        "each delay to the next level. Each level has an internal topic. When you remove a level, the broker no "
+        "longer reads its topic. Therefore remove a level only if no record waits there.",
     )
     delay_exact_levels: tuple[str, ...] = option(
         ("1m", "1h", "1d", "30d"),
