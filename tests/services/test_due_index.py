@@ -97,7 +97,7 @@ def test_a_damaged_file_is_no_index(tmp_path: Path, damage: str) -> None:
     if damage == "gone":
         second.unlink()
     else:
-        second.write_bytes({"cut": content[:-9], "flipped": content, "empty": b""}[damage])
+        second.write_bytes({"cut": bytes(content[:-9]), "flipped": bytes(content), "empty": b""}[damage])
     index = DueIndex(tmp_path, "x")
     list(index.load(0, 5_000))
     index.check()
