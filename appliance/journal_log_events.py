@@ -262,7 +262,7 @@ LOG_EVENTS: Final = (
     LogEvent(
         "delay-index-not-written",
         "%s-%s: the index of what waits could not be written, it stays in memory: %s",
-        "level partition error",
+        "delay_level partition error",
     ),
     LogEvent(
         "delayed-records-of-deleted-topic-dropped",

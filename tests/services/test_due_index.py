@@ -7,15 +7,8 @@ from uuid import UUID
 import pytest
 
 from appliance.delivery.waiting import Origin
-from appliance.services.due_index import (
-    NOTHING,
-    RUN_RECORDS,
-    SUFFIX,
-    Batches,
-    DueIndex,
-    Key,
-    fingerprint_of,
-)
+from appliance.services.due_index import RUN_RECORDS, SUFFIX, DueIndex
+from appliance.services.due_keys import NOTHING, Batches, Key, fingerprint_of
 
 NOW_MS = 1_800_000_000_000
 
