@@ -260,6 +260,11 @@ LOG_EVENTS: Final = (
         "topic partition end_offset delivered_offset",
     ),
     LogEvent(
+        "delay-index-not-written",
+        "%s-%s: the index of what waits could not be written, it stays in memory: %s",
+        "delay_level partition error",
+    ),
+    LogEvent(
         "delayed-records-of-deleted-topic-dropped",
         "%s delayed records were dropped, because their topic was deleted",
         "count",

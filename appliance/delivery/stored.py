@@ -3,9 +3,9 @@
     record in a log = length · attributes · timestamp delta · offset delta · tail
     tail            = key · value · headers
 
-A delivery needs the tail with other headers, and never the key or the value. So a `Stored` has the bytes of its record,
-and the fields by which it is delivered. `waiting.py` says what these mean; it is the slow way, for those who look at one
-record.
+A delivery needs the tail with other headers, and never the key or the value. So a `Stored` has the bytes of its
+record, and the fields by which it is delivered. `waiting.py` says what these mean; it is the slow way, for those who
+look at one record.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ID: Final = ID.encode()
 _CANCEL: Final = CANCEL.encode()
 _TIMESTAMP: Final = TIMESTAMP.encode()
 _OFFSET: Final = OFFSET.encode()
+_REPLACED: Final = frozenset({_AT, _DELAY, _TIMESTAMP, _OFFSET})
 _VERSION: Final = VERSION.encode()
 _NAME_MIN: Final = 9
 _NAME_MAX: Final = 18
@@ -45,8 +46,8 @@ _NO_ORIGIN: Final = Origin()
 class Stored:
     """A delayed record in an internal topic: where it is delivered, when, and by what it is recognized.
 
-    `at` is its offset in the internal topic, `offset` the one that its producer was answered. `stored_ms` is when it was
-    stored. `delay_ms` is None if its producer named a time.
+    `at` is its offset in the internal topic, `offset` the one that its producer was answered. `stored_ms` is when it
+    was stored. `delay_ms` is None if its producer named a time.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class Stored:
         "topic_id",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one for each record: keywords cost more
         self,
         header: b.BatchHeader,
         raw: bytes,
@@ -150,9 +151,7 @@ class Stored:
             at += length
             length, at = read_varint(raw, at)
             at += max(length, 0)
-            if name == _HEADER or (
-                to_deliver and (name == _AT or name == _DELAY or name == _TIMESTAMP or name == _OFFSET)
-            ):
+            if name == _HEADER or (to_deliver and name in _REPLACED):
                 continue
             headers += raw[start:at]
             kept += 1
@@ -189,7 +188,9 @@ def read_stored(
     return found, unread
 
 
-def one_stored(raw: bytes, header: b.BatchHeader) -> Stored | None:
+def one_stored(  # noqa: PLR0912, PLR0915 - one pass over the bytes of each record
+    raw: bytes, header: b.BatchHeader
+) -> Stored | None:
     """Return the delayed record with these bytes; None if it is none.
 
     Raises:
@@ -269,13 +270,11 @@ def batch_of(
 ) -> bytes:
     """Return a batch of records with these tails, all of them with the timestamp `now_ms`."""
     out = bytearray()
-    number: i64 = 0
-    for tail in tails:
+    for number, tail in enumerate(tails):
         write_varint(out, len(tail) + 2 + _varint_bytes(number))
         out += b"\0\0"
         write_varint(out, number)
         out += tail
-        number += 1
     return frame_batch(
         bytes(out),
         count=len(tails),

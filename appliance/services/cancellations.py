@@ -26,7 +26,7 @@ from appliance.clock import NS_PER_MS
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
 from appliance.protocol.records.record import Record
-from appliance.services.due_index import fingerprint, id_key
+from appliance.services.due_keys import fingerprint, id_key
 
 GROUP_MS: Final = 10_000
 """Cancellations of so much time share what is noted about levels."""

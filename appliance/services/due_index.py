@@ -23,7 +23,6 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -34,6 +33,7 @@ import numpy.typing as npt
 
 from appliance.delivery.waiting import Origin
 from appliance.protocol.records.crc32c import checksum
+from appliance.services.due_keys import EVERYTHING, Batches, Key
 
 RUN_RECORDS: Final = 65_536
 """The records of a run file: 16 bytes each, 40 with an id."""
@@ -47,14 +47,6 @@ _CRC: Final = struct.Struct("<I")
 _WORD: Final = 8
 
 Longs = npt.NDArray[np.int64]
-Key = tuple[int, int]
-"""When a record is due, in ms, and its offset."""
-Batches = dict[tuple[UUID, int, Origin], int]
-"""(topic id, partition, batch of a producer) → the highest offset in the topic of which a record has come."""
-
-NOTHING: Final[Key] = (-(1 << 62), -1)
-"""Before all entries."""
-EVERYTHING: Final[Key] = (1 << 62, 1 << 62)
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -354,21 +346,6 @@ class DueIndex:
             assert keys == sorted(keys)
             assert all(run.first <= offset < run.end for offset in run.offsets)
         assert at == self.read_to
-
-
-def id_key(topic_id: UUID, partition: int, name: bytes) -> bytes:
-    """Return an id with the partition in which it counts."""
-    return topic_id.bytes + partition.to_bytes(4, "big") + name
-
-
-def fingerprint(key: bytes) -> int:
-    """Return 64 bits that stand for what `id_key` has returned; another id may have the same."""
-    return int.from_bytes(blake2b(key, digest_size=_WORD).digest(), "little")
-
-
-def fingerprint_of(topic_id: UUID, partition: int, name: bytes) -> int:
-    """Return the fingerprint of an id in a partition."""
-    return fingerprint(id_key(topic_id, partition, name))
 
 
 def _sorted(first: int, end: int, entries: Entries, ids: Ids, *, newest_ms: int, batches: Batches) -> Run:

@@ -31,14 +31,17 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import Waiting
 from appliance.protocol.records.record import Record
-from appliance.services.due_index import EVERYTHING, NOTHING, Batches, DueIndex, Key, fingerprint_of
+from appliance.services.due_keys import EVERYTHING, NOTHING, Batches, Key, fingerprint_of
 from appliance.services.lane import BUFFER_BYTES, ENTRY_BYTES, REMEMBERED_MS, Entry, Lane
 from appliance.services.progress import Frontier
+
+if TYPE_CHECKING:
+    from appliance.services.due_index import DueIndex
 
 LOAD_RECORDS: Final = 2_000
 """So many records are loaded at once at most."""

@@ -42,7 +42,6 @@ from appliance.services.cancellations import Cancellations
 from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
-from appliance.services.due_index import DueIndex
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
@@ -272,6 +271,8 @@ class Forwarder:
         self.state = State.CATCHING_UP
 
     def _exact_lane(self, level: str, delay_ms: int, wanted: Collection[int]) -> ExactLane:
+        from appliance.services.due_index import DueIndex  # numpy, which no other process needs at its start
+
         progress = self._state_log.progress
         return ExactLane(
             level,

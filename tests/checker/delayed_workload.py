@@ -1,6 +1,7 @@
 """Delayed records, alone and in transactions, a thread each. They write down what happens; `find` judges it.
 
-    sender         idempotent; delays of whole levels, or exact ones; cancels one in CANCELLED of its records, once it is acknowledged
+    sender         idempotent; delays of whole levels, or exact ones; cancels one in CANCELLED of its records,
+                   once it is acknowledged
     transactor     version 1 of transactions; every third one is aborted
 
 | anomaly | is |

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -58,7 +59,7 @@ def test_it_says_what_the_slow_way_says(waiting: list[Waiting], base_offset: int
 def test_what_is_made_of_tails_is_what_is_made_of_records(waiting: list[Waiting]) -> None:
     found, _ = read_stored(memoryview(encode_batch([each.to_record(NOW_MS) for each in waiting])))
     slow = [each.waiting() for each in found]
-    numbers = {"leader_epoch": 3, "producer_id": 9, "producer_epoch": 0, "base_sequence": 70}
+    numbers: Any = {"leader_epoch": 3, "producer_id": 9, "producer_epoch": 0, "base_sequence": 70}
     later_ms = NOW_MS + 77
     assert batch_of([each.to_deliver() for each in found], now_ms=later_ms, **numbers) == encode_batch(
         [each.to_deliver(later_ms) for each in slow], **numbers

@@ -7,15 +7,8 @@ from uuid import UUID
 import pytest
 
 from appliance.delivery.waiting import Origin
-from appliance.services.due_index import (
-    NOTHING,
-    RUN_RECORDS,
-    SUFFIX,
-    Batches,
-    DueIndex,
-    Key,
-    fingerprint_of,
-)
+from appliance.services.due_index import RUN_RECORDS, SUFFIX, DueIndex
+from appliance.services.due_keys import NOTHING, Batches, Key, fingerprint_of
 
 NOW_MS = 1_800_000_000_000
 
@@ -97,7 +90,7 @@ def test_a_damaged_file_is_no_index(tmp_path: Path, damage: str) -> None:
     if damage == "gone":
         second.unlink()
     else:
-        second.write_bytes({"cut": content[:-9], "flipped": content, "empty": b""}[damage])
+        second.write_bytes({"cut": bytes(content[:-9]), "flipped": bytes(content), "empty": b""}[damage])
     index = DueIndex(tmp_path, "x")
     list(index.load(0, 5_000))
     index.check()

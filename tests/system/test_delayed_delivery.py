@@ -172,7 +172,7 @@ def test_a_compressed_batch_of_thousands_of_different_times_comes_in_due_order(
     create(broker, topic, delivery_delay_mode=mode)
     client = Producer({"bootstrap.servers": broker.address, "linger.ms": 500, "compression.type": "zstd"})
     now_ms = int(time.time() * 1000)
-    due_ms = [now_ms + 1_000 + each * 7_919 % 3_000 for each in range(count)]
+    due_ms = [now_ms + 4_000 + each * 7_919 % 3_000 for each in range(count)]
     for each in due_ms:
         client.produce(topic, b"%d" % each, partition=0, headers=[("delivery.at", b"%d" % each)])
     client.flush(PATIENCE_S)
