@@ -30,6 +30,8 @@ POLL_S: Final = 0.5
 STALL_S: Final = 30.0
 MARKER_RANGES_MAX: Final = 10_000
 _END_OF_PARTITION: Final = -191
+_NO_GROUP: Final = 30
+"""GROUP_AUTHORIZATION_FAILED. librdkafka asks for a coordinator although the command uses no group."""
 _VERSION: Final = 1
 _REPLAY_OPTIONS: Final = {"enable.idempotence": True, "linger.ms": 5, "message.max.bytes": 8 << 20}
 
@@ -325,6 +327,8 @@ def _read(client: Consumer, end: int) -> Iterator[Message]:
                 return
         elif error.code() == _END_OF_PARTITION:
             return
+        elif error.code() == _NO_GROUP:
+            continue
         elif error.fatal() or not error.retriable():
             raise BrokerError(refusal(error))
 
