@@ -51,7 +51,7 @@ def test_native_clients_on_all_lanes_survive_random_faults(tmp_path: Path) -> No
 
 def test_records_that_consumers_hand_back_end_processed_or_dead_under_random_faults(tmp_path: Path) -> None:
     more = "--retried", "--no-transactions", "--records-per-s", "100"
-    check(tmp_path, *more, slots=1, duration_s=6, pause_max_s=1)
+    check(tmp_path, *more, slots=1, duration_s=4, pause_max_s=1)
 
 
 @pytest.mark.slow
