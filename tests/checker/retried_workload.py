@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -122,7 +123,7 @@ class RetriedWorkload:
         self._ends = threading.Event()
         self._sender = threading.Thread(target=self._guarded(self._send), daemon=True)
         self._workers = [
-            threading.Thread(target=self._guarded(lambda number=number: self._work(number)), daemon=True)
+            threading.Thread(target=self._guarded(partial(self._work, number)), daemon=True)
             for number in range(2)
         ]
 
