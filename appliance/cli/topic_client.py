@@ -29,6 +29,8 @@ SILENCE_POLLS: Final = 150
 STALL_S: Final = 30.0
 TOPICS_AT_ONCE: Final = 500
 _END_OF_PARTITION: Final = -191
+_NO_GROUP: Final = 30
+"""GROUP_AUTHORIZATION_FAILED. librdkafka asks for a coordinator although the command uses no group."""
 _WRITER_OPTIONS: Final = {"enable.idempotence": True, "linger.ms": 5, "message.max.bytes": 8 << 20}
 
 
@@ -151,6 +153,8 @@ def _is_before_end(message: Message, ends: Mapping[Place, int], left: set[Place]
     if error is not None:
         if error.code() == _END_OF_PARTITION:
             left.discard(place)
+        elif error.code() == _NO_GROUP:
+            return False
         elif error.fatal() or not error.retriable():
             raise BrokerError(f"{place[0]}-{place[1]} cannot be read: {refusal(error)}")
         return False

@@ -28,6 +28,9 @@ def main() -> int:
         "--delayed", action="store_true", help="delayed records; with --no-transactions faults set the clock"
     )
     parser.add_argument("--exact", action="store_true", help="delayed records have exact delays")
+    parser.add_argument(
+        "--retried", action="store_true", help="records that consumers hand back; faults as with --delayed"
+    )
     parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
     parser.add_argument(
         "--client", choices=CLIENTS, default=LIBRDKAFKA, help="what most producers and readers are"
@@ -52,6 +55,7 @@ def main() -> int:
         coordinators=given.coordinators,
         delayed=given.delayed,
         exact=given.exact,
+        retried=given.retried,
         client=given.client,
         build=given.build and given.build.resolve(),
     )

@@ -55,6 +55,14 @@ def test_what_follows_a_failed_record_with_its_key_waits_and_the_others_go_on() 
     order.check()
 
 
+def test_a_key_waits_until_the_application_polls() -> None:
+    order = KeyOrder(RULES, OffsetAndMetadata(0))
+    assert offsets(order.exchange(log(b"a", b"a"), 500, 0.0)) == [0]
+    assert order.exchange([], 500, 0.0) == []
+    order.polls(is_done=True)
+    assert offsets(order.exchange([], 500, 0.0)) == [1]
+
+
 def test_the_next_consumer_knows_what_is_done_and_how_often_what_is_not_has_failed() -> None:
     order = KeyOrder(RULES, OffsetAndMetadata(0))
     all_records = log(b"a", b"b", b"a", b"c", b"b")
