@@ -191,3 +191,22 @@ def test_records_before_a_defect_are_shown_and_the_batch_is_named() -> None:
     answer = Fetched(0, 9, 9, (), frame_batch(payload, count=9, base_offset=0) + batch(9, 1))
     assert offsets_of(answer, 0, unreadable) == [0, 1, 2, 9]
     assert unreadable == [0]
+
+
+def test_records_with_gaps_are_found_by_their_offsets() -> None:
+    deltas = (0, 4, 7, 9)
+    payload = b"".join(
+        encode_record(Record(b"v" * 100), offset_delta=each, timestamp_delta_ms=0) for each in deltas
+    )
+    content = frame_batch(payload, count=4, base_offset=100, last_offset_delta=9)
+    answer = Fetched(0, 110, 110, (), content)
+    assert offsets_of(answer, 0) == [100, 104, 107, 109]
+    assert offsets_of(answer, 105) == [107, 109]
+    assert offsets_of(answer, 109) == [109]
+
+
+def test_a_batch_that_ends_too_early_is_named_when_a_page_begins_in_its_middle() -> None:
+    unreadable: list[int] = []
+    short = frame_batch(encode_record(Record(b"v"), offset_delta=0, timestamp_delta_ms=0), count=50)
+    assert offsets_of(Fetched(0, 50, 50, (), short), 40, unreadable) == []
+    assert unreadable == [0]

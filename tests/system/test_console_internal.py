@@ -172,6 +172,23 @@ def check(window: Window, path: str, *, with_axe: bool = True) -> None:
     assert not with_axe or window.serious_faults() == [], path
 
 
+STOPS: Final = "main a, main button, main select, main textarea, main input:not([type=hidden])"
+
+
+def test_every_link_field_and_button_is_reached_by_the_tabulator(console: Console) -> None:
+    with console.window() as window:
+        page = window.page
+        for path in PATHS:
+            page.goto(path)
+            wanted = page.locator(STOPS).count()
+            reached = 0
+            page.locator("#content").focus()
+            for _ in range(wanted + page.locator("main [tabindex='0']").count()):
+                page.keyboard.press("Tab")
+                reached += page.evaluate("stops => document.activeElement.matches(stops)", STOPS)
+            assert reached == wanted, path
+
+
 def trace_page(console: Console) -> str:
     return console.ask("GET", f"/trace?record={TRACE}", headers=console.session())[2]
 

@@ -14,7 +14,7 @@ from appliance.console.reading import Budget
 from appliance.console.server import Response
 from appliance.console.topic_link import LinkReader
 from appliance.console.visit import BadInput, Visit
-from appliance.message_trace.event import Event
+from appliance.message_trace.event import Event, Step
 from appliance.views.traces import traces_of, wanted_of, who
 
 TRACES_SHOWN: Final = 10
@@ -60,7 +60,9 @@ def _shown(events: list[Event]) -> dict[str, Any]:
     rows = []
     for each in events[:STEPS_SHOWN]:
         at = each.at_ms if each.at_ms >= 0 else max(each.since_ms, first)
-        x, width = span(each.since_ms if 0 <= each.since_ms <= at else at, at, first=first, last=last)
+        # As the spans in docs/trace.md: from the append, or from when the record was produced where nobody knows it.
+        since = at if each.step == Step.PRODUCED else each.since_ms if 0 <= each.since_ms <= at else first
+        x, width = span(since, at, first=first, last=last)
         after_ms = each.at_ms - began if each.at_ms >= 0 else None
         rows.append(StepRow(each, after_ms, who(each), x, width))
     return {
