@@ -284,6 +284,11 @@ LOG_EVENTS: Final = (
         "api version connection total_ms answer_ms send_ms wait_ms bytes",
     ),
     LogEvent("console-listening", "console at http://%s", "listener"),
+    LogEvent(
+        "console-descriptors-short",
+        "no descriptor is left for a connection; next attempt in %s ms",
+        "retry_ms",
+    ),
     LogEvent("console-look-defect", "internal error in a look at shared memory: %s", "error"),
     LogEvent("observing-defect", "internal error in observing, names are lost: %r", "error"),
     LogEvent("errand-defect", "internal error in %s, which begins again: %r", "errand error"),

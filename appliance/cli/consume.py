@@ -12,6 +12,7 @@ from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.columns import COLUMNS as FILE_COLUMNS
 from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, opened, write_columns
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.options import client_options
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
@@ -72,6 +73,24 @@ Partition = tuple[str, int]
     show_default=True,
     help="How --print and --format write keys and values.",
 )
+@click.option(
+    "--schemas",
+    "schema_directory",
+    metavar="DIRECTORY",
+    type=click.Path(exists=True, file_okay=False),
+    help="Decode keys and values by the schemas of Avro and Protobuf in DIRECTORY (docs/console.md).",
+)
+@click.option(
+    "--schema-registry",
+    metavar="URL",
+    help="Decode keys and values by the schemas of this registry, such as http://127.0.0.1:8081.",
+)
+@click.option(
+    "--decode",
+    type=click.Choice(("auto", "avro", "protobuf")),
+    help="How to decode. Without a schema, protobuf shows the numbers of fields.  [default: auto with a place of"
+    " schemas]",
+)
 @click.option("--null-marker", metavar="TEXT", default="", help="Text to print for a null key or value.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a line of JSON, with all fields.")
 @click.option(
@@ -105,6 +124,9 @@ def consume(
     columns: str,
     layout: str | None,
     encoding: str,
+    schema_directory: str | None,
+    schema_registry: str | None,
+    decode: str | None,
     null_marker: str,
     as_json: bool,
     to: str | None,
@@ -121,7 +143,10 @@ def consume(
     start = parse_place(place)
     if to is None and any(each is not None for each in (output, file_columns, text)):
         raise click.UsageError("--output, --columns and --text need --to")
+    is_decoded = any(each is not None for each in (schema_directory, schema_registry, decode))
     if to in ("parquet", "arrow"):
+        if is_decoded:
+            raise click.UsageError(f"--to {to} writes keys and values as they are, without --decode")
         if is_regex or follow or group is not None or as_json or layout is not None:
             raise click.UsageError(
                 f"--to {to} cannot be used with --regex, --follow, --group, --json or --format"
@@ -147,6 +172,9 @@ def consume(
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
+    if is_decoded:
+        decoding = Decoding(decode or "auto", schema_directory, schema_registry, warn=_warn)
+        formatter = decoding.json_line() if as_json else decoding.formatter(formatter)
     if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
         raise click.UsageError("--group allows only --from beginning or end, and no --partition")
     options: dict[str, object] = {

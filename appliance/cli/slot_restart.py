@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -45,13 +45,11 @@ def restart_slots(
     Raises:
         BrokerError: a slot is not there, is stopped or down, or would leave partitions without a leader; or a step
             takes too long. Slots before it are restarted.
-        OperatorFault: no appliance runs on `data_dir`, or its processes belong to another user.
+        OperatorFault: no appliance runs on `data_dir`, or its processes belong to another user. No slot was stopped.
     """
     view = cluster_view(address)
     known = {slot.slot: slot for slot in view.slots}
     wanted = tuple(numbers) or tuple(known)
-    if data_dir is not None:
-        _slot_processes(data_dir.resolve(), wanted[0])
     for number in wanted:
         if number not in known:
             raise BrokerError(f"there is no slot {number}; see `appliance slots list`")
@@ -59,6 +57,8 @@ def restart_slots(
             raise BrokerError(f"slot {number} is stopped or down; start it first")
         if not force:
             refuse_alone(view, number)
+        if data_dir is not None:
+            _refuse_others_processes(_slot_processes(data_dir.resolve(), number), number)
     for number in wanted:
         begin = time.monotonic()
         reached = next((slot.address for slot in view.slots if slot.slot != number), address)
@@ -120,6 +120,19 @@ def _slot_processes(data_dir: Path, slot: int) -> dict[str, tuple[int, int]]:
     return found
 
 
+def _refuse_others_processes(processes: Mapping[str, tuple[int, int]], slot: int) -> None:
+    """Raises OperatorFault if this user may not signal one of the processes of a slot. Signal 0 only asks."""
+    for pid, _ in processes.values():
+        with suppress(ProcessLookupError):
+            try:
+                os.kill(pid, 0)
+            except PermissionError as error:
+                raise OperatorFault(
+                    f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user;"
+                    " no slot was stopped"
+                ) from error
+
+
 def _restart_processes(data_dir: Path, slot: int) -> None:
     """End the processes of a stopped slot, which have no work, and return when the supervisor has started new ones."""
     before = _slot_processes(data_dir, slot)
@@ -129,7 +142,8 @@ def _restart_processes(data_dir: Path, slot: int) -> None:
                 os.kill(pid, signal.SIGKILL)
             except PermissionError as error:
                 raise OperatorFault(
-                    f"process {pid} of slot {slot} belongs to another user: run this command as the appliance's user"
+                    f"process {pid} of slot {slot} belongs to another user; the slot is stopped: `appliance slots start"
+                    f" {slot}`"
                 ) from error
     deadline = time.monotonic() + _PROCESS_WAIT_S
     while True:

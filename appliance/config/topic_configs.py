@@ -191,8 +191,7 @@ _DECLARATIONS: Final = (
         STRING,
         "levels",
         "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
-        "record goes from level to level until it is due, which costs one more append for each level. Kafka has no "
-        "such setting.",
+        "record is delivered when it is due. Kafka has no such setting.",
         choices=("levels", "exact"),
         effect=_NOW,
     ),
@@ -466,6 +465,14 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "retry.ordered.by.key",
+        BOOLEAN,
+        False,
+        "With `retry.ordered`: whether only the records of the same partition with the same key wait for a failed one. "
+        "Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "retry.topic",
         STRING,
         "",
@@ -531,8 +538,8 @@ _DECLARATIONS: Final = (
         "trace.sample",
         INT,
         0,
-        "With trace.enable, the broker also traces all records of some keys: one in this number of keys. With 0, it "
-        "traces only records with a header. Kafka has no such setting.",
+        "With trace.enable, the broker also traces the records of one in this number of keys, and one in this number "
+        "of records without a key. 0 means only those with a header. Kafka has no such setting.",
         minimum=0,
         maximum=1_000_000_000,
         effect=_NOW,

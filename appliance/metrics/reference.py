@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.sections.metrics import DEFAULT_PORT
-from appliance.metrics import families, kafka_page
+from appliance.metrics import backup_page, families, kafka_page
 from appliance.metrics.exposition import Family
 
 _HEAD: Final = f"""\
@@ -56,9 +56,27 @@ and `alerts.yml`. `python -c "import appliance.metrics as m; print(m.__path__[0]
 ## OpenTelemetry
 
 With `metrics.otlp.endpoint = http://127.0.0.1:4318`, the metrics process also sends the series of `/metrics` to the
-collector's `/v1/metrics`, every `metrics.otlp.interval.ms`, as OTLP over HTTP in JSON. The names are those of this page
-without `_total`. Counters are cumulative, and begin when the appliance started. If the collector does not answer, the
-log has a line, and the next request has the newer values.
+collector's `/v1/metrics`, every `metrics.otlp.interval.ms`, as OTLP over HTTP in JSON. Names are those of this page
+without `_total`. Counters are cumulative, and begin when the appliance started. A collector that does not answer costs
+a line in the log. The next request then has the newer values. When the appliance stops, the metrics process sends the
+last values, and waits for the collector for at most a second.
+
+## Metrics of clients
+
+With `metrics.client.telemetry = true`, Kafka clients push their own metrics to the broker (KIP-714). A subscription
+says which metrics, and how often:
+
+```
+$ kafka-client-metrics.sh --bootstrap-server 127.0.0.1:9092 --alter --name producers \\
+      --metrics org.apache.kafka.producer. --interval 60000
+```
+
+`appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client and
+up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its series. A
+push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
+
+Without the option, the broker does not advertise the two APIs, so clients push nothing. A client that asks all the same
+gets UNSUPPORTED_VERSION.
 
 ## What it costs
 
@@ -97,14 +115,8 @@ connects, the process closes the connection that has made no progress for the lo
 - The lag of a group counts the partitions for which the group has committed an offset. `appliance_group_lag_records`
   compares with the high watermark, as other tools do. A consumer with `read_committed` cannot read behind an open
   transaction, so `appliance_group_stable_lag_records` compares with the last stable offset.
-- The pages show members, committed offsets and lags as they were in the last complete round. A lag compares the
-  committed offset with the end of the partition in the same round. `appliance_metrics_group_round_age_seconds` says how
-  old the round is.
-- With `metrics.client.telemetry`, clients push their own metrics (KIP-714). A subscription says which:
-  `kafka-client-metrics.sh --bootstrap-server HOST:PORT --alter --name a --metrics org.apache.kafka. --interval 60000`.
-  `appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client
-  and up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its
-  series. A push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
+- Members, committed offsets and lags are those of the last whole round. A lag compares what was committed with where
+  the partition ended in the same round. `appliance_metrics_group_round_age_seconds` says how old the round is.
 - The age of a group (`appliance_group_lag_seconds`) is the time since the record was written that the group reads next.
   The time of that record is the time of the first record in the batch that holds the committed offset. In a topic with
   `message.timestamp.type=LogAppendTime` it is the time of the append. If retention has removed that record, the first
@@ -113,16 +125,19 @@ connects, the process closes the connection that has made no progress for the lo
 - The metrics process reads these times from the headers of batches. A read takes about 50 µs. In each 100 ms, the
   process reads for at most 2 ms. With thousands of groups and partitions, it reads them in turns. Between two reads,
   the age of a group that consumes keeps its value, and the age of a group that does not consume grows with the clock.
-- `appliance_request_stage_duration_seconds` has these stages. `receive` is the time from the first bytes of a request
-  to its last bytes. It is 0 if all bytes arrive at once. The other stages, and the total, begin after it. `queue` ends
-  when a worker takes an operation of the request. `log` is the append, or the look-up of records. `replicate` is the
-  time for which an answer then waits for followers, or for the disk with `durability = "fsync"`. Only Produce and Fetch
-  have these three stages, and each operation counts: a request for two partitions has two. `answer` ends when the
-  answer is complete. For a Fetch, this includes the wait for records. `send` ends when the socket has taken the answer,
-  after earlier answers of the connection.
-- `appliance_process_proportional_bytes` adds up to the memory of the whole appliance. The kernel shows these figures
-  only to the supervisor. The supervisor reads them for one process after another, when the metrics process asks, at
-  most every 30 seconds.
+- `appliance_request_stage_duration_seconds` has these stages. `receive` goes from the first bytes of a request to its
+  last, 0 where they come at once; the other stages, and the total, begin then. `queue` ends when a worker takes an
+  operation of the request. `log` is the append, or the look-up of records. `replicate` is how long an answer then waits
+  for followers, or for the disk with `durability = "fsync"`. These three are of Produce and Fetch, for each operation:
+  a request for two partitions has two. `answer` ends when the answer is there. For a Fetch, this includes the wait for
+  records. `send` ends when the answer has left, behind earlier answers of its connection.
+- `appliance_process_proportional_bytes` adds up to the memory of the whole appliance. The kernel shows it to the
+  supervisor alone, which looks at one process after the other when the metrics process asks, at most every 30 seconds.
+  `appliance_process_open_files` and the two series of disks have the same age. They do not count what a process reads
+  or writes between the last look and its end.
+- `appliance_delayed_…`, `appliance_retry_…`, `appliance_message_audit_…` and `appliance_trace_…` need
+  `services.processes`. Lateness begins when a record is due, even if the appliance does not run at that time.
+  `appliance_console_…` needs `console.listener`.
 
 The appliance does not use Prometheus' client library for Python. With several processes, this library keeps a file for
 each process that ever ran, and every scrape reads all of these files. The project's tests use its parser.
@@ -144,8 +159,24 @@ usual rules of jmx_exporter spell them. The series differ from the originals as 
   ids of leaders have no sum, so these series exist only with the option.
 - Quantiles are for the last five minutes, and come from the buckets of a histogram. In JMX they come from a sample.
 - `Fetch` and `FetchConsumer` are the same, because followers send no Fetch requests here.
-- Only Produce and Fetch have queue, local and remote times, one for each operation of a worker.
-- Left out, because the broker does not count them: bytes of disks, and everything about the Java virtual machine.
+- Queue, local and remote times are of Produce and Fetch, for each operation of a worker.
+- `process_…` is the sum of all processes of the appliance. Memory and descriptors are at most 30 s old, and missing
+  before the first look. There is nothing about a Java virtual machine.
+
+"""
+
+
+_BACKUP: Final = """
+## Series of backups
+
+No process of the appliance takes backups. `appliance backup` writes these series to a file that the textfile collector
+of Prometheus' node_exporter reads:
+
+```
+$ appliance backup /var/lib/appliance /mnt/backups --metrics /var/lib/node_exporter/appliance_backup.prom
+```
+
+Use one file for each target. If an attempt fails, the series of the last success stay.
 
 """
 
@@ -160,6 +191,8 @@ def _page() -> Iterator[str]:
     yield from _table(families.ALL)
     yield _KAFKA
     yield from _table(kafka_page.ALL)
+    yield _BACKUP
+    yield from _table(backup_page.ALL)
     yield f"\n{len(families.ALL)} names of the appliance, {len(kafka_page.ALL)} of Kafka's exporters.\n"
 
 

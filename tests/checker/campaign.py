@@ -75,6 +75,8 @@ class Plan:
     coordinators: int = 1
     delayed: bool = False
     """Delayed records beside the rest; without transactions beside them, faults set the clock, too."""
+    exact: bool = False
+    """The delayed records have exact delays."""
     client: str = LIBRDKAFKA
     """One of `native_clients.CLIENTS`: what most producers and readers are."""
     build: Path | None = None
@@ -202,8 +204,11 @@ def _served_on(client: str, sockets: Path) -> dict[str, object]:
 
 
 def _delayed(broker: Appliance, plan: Plan) -> DelayedWorkload:
-    _create_topic(broker, DELAYED, plan, {"delivery.delay.enable": "true"})
-    return DelayedWorkload(_addresses(broker, plan), partitions=plan.partitions, seed=plan.seed)
+    mode = "exact" if plan.exact else "levels"
+    _create_topic(broker, DELAYED, plan, {"delivery.delay.enable": "true", "delivery.delay.mode": mode})
+    return DelayedWorkload(
+        _addresses(broker, plan), partitions=plan.partitions, seed=plan.seed, is_exact=plan.exact
+    )
 
 
 def _judged_delayed(

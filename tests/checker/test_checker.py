@@ -59,7 +59,9 @@ def test_native_clients_on_one_lane_survive_minutes_of_random_faults(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "more", [("--no-transactions",), ("--coordinators", "2")], ids=["clock", "transactions"]
+    "more",
+    [("--no-transactions",), ("--coordinators", "2"), ("--no-transactions", "--exact")],
+    ids=["clock", "transactions", "exact-clock"],
 )
 def test_delayed_records_come_once_under_random_faults(tmp_path: Path, more: tuple[str, ...]) -> None:
     check(tmp_path, "--delayed", *more, slots=3, duration_s=120, pause_max_s=4)

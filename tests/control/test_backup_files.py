@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from array import array
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from struct import pack
+from uuid import UUID
 
 import pytest
 
 from appliance.control.backup import cut
-from appliance.control.backup.cut import copy_while_quiet, slot_properties
+from appliance.control.backup.cut import StoppedSource, copy_while_quiet, slot_properties
 from appliance.control.backup.manifest import (
     Manifest,
     Mark,
@@ -39,6 +41,8 @@ from appliance.control.backup.take import _reusable
 from appliance.control.backup.target import DirectoryTarget
 from appliance.control.backup.upkeep import prune
 from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
+from appliance.log.partition_metadata import write_topic_id
+from appliance.log.partition_state import Mode, PartitionState, StateFile
 from appliance.protocol.records.record import Record, encode_batch
 
 ROOM = bytes(4096)
@@ -283,6 +287,50 @@ def test_slot_is_in_the_backup_if_the_disk_of_its_first_directory_failed(tmp_pat
     (tmp_path / "b" / "meta.properties").write_bytes(b"version=1\n")
     assert slot_properties([tmp_path / "a", tmp_path / "b"]) == b"version=1\n"
     assert slot_properties([tmp_path / "a"]) is None
+
+
+def stopped_copy(data_dir: Path, slot: int, *, epoch: int, leads: bool, high_watermark: int) -> Path:
+    """A cleanly closed copy of partition a-0, as a slot leaves it."""
+    directory = data_dir / f"slot-{slot}" / "a-0"
+    directory.mkdir(parents=True)
+    write_topic_id(directory, UUID(int=7))
+    state = PartitionState(
+        topic_id=UUID(int=7),
+        leader_epoch=epoch,
+        log_start=0,
+        high_watermark=high_watermark,
+        last_stable=high_watermark,
+        log_end=high_watermark,
+        durable=high_watermark,
+        active_base=0,
+        active_bytes=0,
+        leads=leads,
+        mode=Mode.CLOSED,
+    )
+    StateFile(directory, UUID(int=1)).publish(state)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("copies", "chosen"),
+    [
+        ([(3, True, 50), (4, False, 90)], 1),  # slot 0 led before, and has not heard of its successor
+        ([(4, True, 90), (3, True, 99)], 0),
+        ([(4, False, 95), (4, True, 90)], 1),  # of one epoch the leader's counts
+        ([(4, False, 95), (4, False, 90)], 0),
+    ],
+)
+def test_stopped_copy_of_the_highest_leader_epoch_goes_into_the_backup(
+    tmp_path: Path, copies: list[tuple[int, bool, int]], chosen: int
+) -> None:
+    for slot, (epoch, leads, high_watermark) in enumerate(copies):
+        stopped_copy(tmp_path, slot, epoch=epoch, leads=leads, high_watermark=high_watermark)
+        (tmp_path / f"slot-{slot}" / "meta.properties").write_bytes(b"cluster.id=c\n")
+    sqlite3.connect(tmp_path / "metadata.db").close()
+    (found,) = StoppedSource(tmp_path).cut().partitions
+    assert found.directory.parent.name == f"slot-{chosen}"
+    assert found.high_watermark == copies[chosen][2]
+    assert found.replicas == (0, 1)
 
 
 def test_directory_is_written_by_one_backup_at_a_time(tmp_path: Path) -> None:

@@ -271,12 +271,19 @@ def test_later_backup_stores_only_new_bytes(broker: Appliance, tmp_path: Path) -
     for _ in range(100):
         producer.produce("numbers", VALUE, partition=0)
     producer.flush()
-    third = take(broker, target)
+    metrics = tmp_path / "backup.prom"
+    third = take(broker, target, "--metrics", metrics)
+    said = metrics.read_text()
+    assert f'appliance_backup_copied_bytes{{target="{target}"}} {third["copied_bytes"]}\n' in said
+    assert f'appliance_backup_size_bytes{{target="{target}"}} {third["bytes"]}\n' in said
+    assert f'appliance_backup_succeeded{{target="{target}"}} 1\n' in said
     assert 100_000 < third["copied_bytes"] - second["copied_bytes"] < 300_000
     assert first["bytes"] < third["bytes"]
     out = tmp_path / "restored"
     appliance("restore", target, out, "--backup", first["id"]).succeeded()
-    pruned = json.loads(appliance("backup", "prune", target, "--keep", "1", "--json").succeeded().text)
+    pruned = json.loads(
+        appliance("backup", "prune", target, "--keep", "1", "--yes", "--json").succeeded().text
+    )
     assert pruned["removed"] == [first["id"], second["id"]]
     appliance("backup", "verify", target).succeeded()
 
@@ -303,7 +310,7 @@ def test_killed_backup_leaves_the_last_one_usable(broker: Appliance, tmp_path: P
     after = take(broker, slow)
     listed = json.loads(appliance("backup", "list", slow, "--json").succeeded().text)
     assert [each["id"] for each in listed] == [told["id"], after["id"]]
-    pruned = json.loads(appliance("backup", "prune", slow, "--keep", "2", "--json").succeeded().text)
+    pruned = json.loads(appliance("backup", "prune", slow, "--keep", "2", "--yes", "--json").succeeded().text)
     assert pruned["files"] > 0, "what the killed one left is removed"
     appliance("backup", "verify", slow).succeeded()
 
@@ -402,7 +409,7 @@ def test_by_bootstrap_to_an_object_store_and_back(broker: Appliance, tmp_path: P
         assert second["copied_bytes"] < first["copied_bytes"] / 2
         appliance("backup", "verify", place, more=CREDENTIALS).succeeded()
         appliance("restore", place, tmp_path / "restored", more=CREDENTIALS).succeeded()
-        pruned = appliance("backup", "prune", place, "--keep", "1", more=CREDENTIALS).succeeded()
+        pruned = appliance("backup", "prune", place, "--keep", "1", "--yes", more=CREDENTIALS).succeeded()
         assert "removed 1 backups" in pruned.text
     restored = Appliance(
         tmp_path / "restored", settings={"metadata.store": "embedded"}, output_to=tmp_path / "log"

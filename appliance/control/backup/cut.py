@@ -345,7 +345,7 @@ class StoppedSource:
             StorageFault: a file cannot be read. CorruptFile: one does not parse.
         """
         slots: dict[int, bytes] = {}
-        best: dict[TopicPartition, tuple[tuple[bool, int, int], CutPartition]] = {}
+        best: dict[TopicPartition, tuple[tuple[int, bool, int], CutPartition]] = {}
         holders: dict[TopicPartition, set[int]] = {}
         cluster = ""
         for slot, directories in sorted(self._directories().items()):
@@ -393,7 +393,12 @@ class StoppedSource:
 
 def _stopped_partition(
     directory: Path, name: TopicPartition, recovery_point: int
-) -> tuple[tuple[bool, int, int], CutPartition] | None:
+) -> tuple[tuple[int, bool, int], CutPartition] | None:
+    """A partition in a log directory, and its rank among the replicas; the highest goes into the backup.
+
+    The leader epoch comes first: a slot that led before and was not heard of since has `leads` in its state file still,
+    and may lack what its successor acknowledged.
+    """
     topic_id, state = read_topic_id(directory), read_state(directory)
     if topic_id is None or state is None:
         return None  # it never had a record
@@ -402,7 +407,7 @@ def _stopped_partition(
             f"{directory} was not closed cleanly: start the appliance, and back up while it runs or after a clean stop"
         )
     cut = CutPartition(name, topic_id, (), state.log_start, state.high_watermark, directory, recovery_point)
-    return (state.leads, state.leader_epoch, state.high_watermark), cut
+    return (state.leader_epoch, state.leads, state.high_watermark), cut
 
 
 def read_state(directory: Path) -> PartitionState | None:

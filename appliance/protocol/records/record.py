@@ -12,7 +12,7 @@ This file serves tests, tools and coordinators; the append path never turns byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from appliance.protocol.records import batch as b
@@ -138,6 +138,26 @@ def decode_records(
         InvalidRecords: its records do not add up.
         BatchTooLarge: it decompresses to more than `decompressed_bytes_max`.
     """
+    return list(iterate_records(batch, position, decompressed_bytes_max=decompressed_bytes_max))
+
+
+def iterate_records(
+    batch: b.Buffer,
+    position: int = 0,
+    *,
+    from_offset: int = 0,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[Record]:
+    """Yield the records of the batch at `position` one by one, so that only one of them is in memory.
+
+    A small record takes a hundred times its bytes in memory, so all records of a large batch may not fit there.
+
+    Args:
+        from_offset: records below this offset are passed over by their lengths alone.
+
+    Raises:
+        CorruptBatch, InvalidRecords, BatchTooLarge: as `decode_records`, but InvalidRecords perhaps after some records.
+    """
     header = b.read_header(batch, position)
     end = position + header.size_bytes
     if end > len(batch):
@@ -145,14 +165,21 @@ def decode_records(
     payload = memoryview(batch)[position + b.RECORDS : end]
     data = bytes(decompress(header.codec, payload, decompressed_bytes_max) if header.codec else payload)
     appended_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    records = []
+    first_delta = from_offset - header.base_offset
     at = 0
     for _ in range(header.records_count):
+        if first_delta > 0:
+            length, fields_at = read_varint(data, at)
+            _, delta_at = read_varlong(data, fields_at + 1)
+            if read_varint(data, delta_at)[0] < first_delta and 0 <= length <= len(data) - fields_at:
+                at = fields_at + length
+                continue
         record, at = _decode_record(data, at, header, appended_ms)
-        records.append(record)
+        yield record
     if at != len(data):
-        raise InvalidRecords(f"{len(data) - at} bytes are left after the last of {len(records)} records")
-    return records
+        raise InvalidRecords(
+            f"{len(data) - at} bytes are left after the last of {header.records_count} records"
+        )
 
 
 def decode_one(data: bytes, at: int, header: b.BatchHeader) -> Record:
