@@ -17,13 +17,13 @@ import inspect
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
+from appliance_client.arrow_on_demand import columns_to_send, reader_and_schema
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.deaths import REASON
@@ -171,7 +171,7 @@ class Producer:
         if self._closed:
             raise ClosedError("the producer is closed")
         columns = await asyncio.to_thread(
-            _columns_to_send, self._pipeline, table, key, value, timestamp, headers, partition
+            columns_to_send, self._pipeline, table, key, value, timestamp, headers, partition
         )
         known = self._pipeline.topic(topic) or await self._learn(topic)
         await asyncio.to_thread(columns.check, known)
@@ -252,12 +252,6 @@ class Producer:
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         await self.close(None if kind is None else 0)
-
-
-def _columns_to_send(*given: Any) -> Any:
-    from appliance_client.arrow_sending import ColumnsToSend
-
-    return ColumnsToSend(*given)
 
 
 class Consumer:
@@ -347,7 +341,9 @@ class Consumer:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
         self._consumer.refuse_columns()
         if self._columns is None:
-            self._columns = await asyncio.to_thread(self._columns_reader)
+            self._columns = await asyncio.to_thread(
+                reader_and_schema, self._consumer.fetching, check_crcs=self._options.check_crcs
+            )
         reader, schema = self._columns
         if columns is not None:
             from appliance_client.arrow_reading import schema_of
@@ -370,14 +366,6 @@ class Consumer:
                 self._polls = False
             if table.num_rows:
                 return table
-
-    def _columns_reader(self) -> Any:
-        from appliance_client.arrow_reading import SCHEMA, ColumnsReader, prepare
-
-        prepare()
-        return ColumnsReader(
-            self._consumer.fetching, nullcontext(), check_crcs=self._options.check_crcs
-        ), SCHEMA
 
     def _take(self, most: int) -> Records:
         records = self._consumer.take(most)

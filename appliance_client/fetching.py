@@ -14,21 +14,13 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.list_offsets import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-)
+from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance_client.connection import Connection, body_cursor
 from appliance_client.core import Core
 from appliance_client.decoding import take_from
-from appliance_client.errors import (
-    ClientError,
-    CorruptRecordsError,
-    NoOffsetError,
-    error_of,
-)
+from appliance_client.errors import ClientError, CorruptRecordsError, NoOffsetError, error_of
 from appliance_client.kernel import ConsumerRecord
 from appliance_client.offset_lookup import OffsetLookup
 from appliance_client.options import ConsumerOptions
