@@ -161,8 +161,7 @@ class Fetching:
             return taken
         left = records_max
         for reading in readings:
-            most = min(self.most.get(reading.place, left), left)
-            if not most:
+            if not (most := min(self.most.get(reading.place, left), left)):
                 continue
             try:
                 found = take_from(reading, most, self._options)

@@ -179,7 +179,7 @@ def test_a_group_that_asks_for_the_order_of_keys_gets_only_what_has_the_key_of_a
 
 
 def test_records_of_a_key_stay_in_order_while_consumers_come_and_go(broker: Appliance) -> None:
-    create(broker, "moving", "by-key", options=("--levels", "200ms", "--max", "9", "--ordered-by-key"))
+    create(broker, "moving", "movers", options=("--levels", "200ms", "--max", "9", "--ordered-by-key"))
     client = producer(broker)
     for number in range(300):
         for partition in range(2):
@@ -194,7 +194,7 @@ def test_records_of_a_key_stay_in_order_while_consumers_come_and_go(broker: Appl
             with appliance_client.Consumer(
                 "moving",
                 bootstrap_servers=broker.address,
-                group_id="by-key",
+                group_id="movers",
                 retry_topics=True,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
