@@ -97,7 +97,6 @@ LONGER = {
     "tests/native/test_arrow.py": "each type of column with its conversions",
     "tests/native/test_local_reader.py": "the promises of one class",
     "tests/system/test_acls_beside_kafka.py": "one walk over all APIs, compared with Apache Kafka",
-    "tests/system/test_retries.py": "the promises of docs/retries.md, on one broker",
     "tests/system/test_zeromq.py": "the promises of docs/zeromq.md, on one broker",
     "tests/system/transaction_answers.py": "one table of requests and the answers of Apache Kafka",
 }
