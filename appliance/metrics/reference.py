@@ -71,9 +71,10 @@ $ kafka-client-metrics.sh --bootstrap-server 127.0.0.1:9092 --alter --name produ
       --metrics org.apache.kafka.producer. --interval 60000
 ```
 
-`appliance_client_metric` has one series for each metric of each client and its attributes, up to 1,000 for a client and
-up to `metrics.client.telemetry.series.max` for all. A client that is silent for three intervals loses its series. A
-push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core at most.
+`appliance_client_metric` has a series for each metric of a client and each set of its attributes. One client can have
+1,000 series, and all clients together `metrics.client.telemetry.series.max`. A client that is silent for three
+intervals loses its series. A push of more than 4 MiB, decompressed, is dropped. Reading pushes takes a tenth of a core
+at most.
 
 Without the option, the broker does not advertise the two APIs, so clients push nothing. A client that asks all the same
 gets UNSUPPORTED_VERSION.
@@ -140,7 +141,8 @@ connects, the process closes the connection that has made no progress for the lo
   `appliance_console_…` needs `console.listener`.
 
 The appliance does not use Prometheus' client library for Python. With several processes, this library keeps a file for
-each process that ever ran, and every scrape reads all of these files. The project's tests use its parser.
+each process that ever ran, and every scrape reads all of these files. Only the project's tests use this library, to
+parse the pages.
 
 ## Series of `/metrics`
 
