@@ -22,6 +22,11 @@ class ClockSteps:
         self._monotonic_ns = clock.monotonic_ns()
         self._wall_ms = since_ms
 
+    @property
+    def wall_ms(self) -> int:
+        """What the clock showed at the last look."""
+        return self._wall_ms
+
     def set_back_ms(self) -> int:
         """Return by how much the clock was set back since the last look; 0 if by no more than TOLERANCE_MS."""
         wall_ms, monotonic_ns = self._clock.now_ms(), self._clock.monotonic_ns()

@@ -19,8 +19,13 @@ always popped in ascending order, and late ones in the order of the log. What a 
 where `read_to` is what was read, or the first late record that waits.
 
 Due times are those of a *steady time*, which is never set back: the wall clock plus a correction. When the clock is set
-back, the correction grows, for the records from the offset on where the log ended then (`corrections`). So a delay
-lasts as long as it should. A record with `delivery.at` comes to its end too early by the steady time, and waits again.
+back, the correction grows, for the records that are read from then on (`corrections`: offset → correction from there
+on). So a delay lasts as long as it should. A record with `delivery.at` comes to its end too early by the steady time,
+and waits again.
+
+A record can be stored before the step and read after it. Its stamp is then later than now by the steady time, so it has
+an earlier correction, and `corrections` keeps its offset as an exception. If it was read so late that its stamp has
+passed, it waits for longer, by the step at most. No record is early.
 
 This file reads no clock, and no log.
 """
@@ -36,6 +41,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import Waiting
 from appliance.protocol.records.record import Record
+from appliance.services.clock_steps import TOLERANCE_MS
 from appliance.services.due_keys import EVERYTHING, NOTHING, Batches, Key, fingerprint_of
 from appliance.services.lane import BUFFER_BYTES, ENTRY_BYTES, REMEMBERED_MS, Entry, Lane
 from appliance.services.progress import Frontier
@@ -152,6 +158,11 @@ class ExactLane(Lane):
         self._late = deque(each for each in self._late if each < self.read_to)
         for lost in [each for each in self._loading if each >= offset]:
             del self._loading[lost]
+        if self.corrections and self.corrections[-1][0] > offset:
+            # Other records come at these offsets now.
+            while self.corrections and self.corrections[-1][0] >= offset:
+                del self.corrections[-1]
+            self.corrections.append((offset, self._correction_ms))
 
     def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
         dues: list[int] = []
@@ -164,6 +175,8 @@ class ExactLane(Lane):
             if self._is_repeated(stored):
                 self.repeated += 1
                 continue
+            if self.corrections and stored.at >= self._started.read_to:
+                self._judge(stored, now_ms)
             key = self._key(stored)
             if key is None:
                 continue
@@ -315,13 +328,40 @@ class ExactLane(Lane):
         at = bisect_right(corrections, offset, key=_offset_of)
         return corrections[at - 1][1] if at else 0
 
-    def set_back(self, log_end: int, by_ms: int) -> None:
-        """The clock was set back: what comes from `log_end` on counts by the new time."""
+    def _judge(self, stored: Stored, now_ms: int) -> None:
+        """Find an exception: a stamp that lies behind now belongs to a clock that was set back since."""
+        at, stamp_ms = stored.at, stored.stored_ms
+        latest_ms = now_ms + self._correction_ms + TOLERANCE_MS
+        if stamp_ms + self._correction_at(at) <= latest_ms:
+            return
+        fitting = [each for _, each in self.corrections if stamp_ms + each <= latest_ms]
+        if stamp_ms <= latest_ms:
+            fitting.append(0)
+        if fitting and len(self.corrections) < CORRECTIONS_MAX:
+            self._except(at, max(fitting))
+
+    def _except(self, offset: int, correction_ms: int) -> None:
+        """Give the record at an offset, and no other, a correction."""
+        corrections, after_ms = self.corrections, self._correction_at(offset + 1)
+        place = bisect_right(corrections, offset, key=_offset_of)
+        if place and corrections[place - 1][0] == offset:
+            place -= 1
+            del corrections[place]
+        if (corrections[place - 1][1] if place else 0) != correction_ms:
+            corrections.insert(place, (offset, correction_ms))
+            place += 1
+        if place == len(corrections) or corrections[place][0] != offset + 1:
+            corrections.insert(place, (offset + 1, after_ms))
+
+    def set_back(self, by_ms: int) -> None:
+        """The clock was set back: what is read from now on counts by the new time, except as of `_judge`."""
         corrections = self.corrections
         while len(corrections) > 1 and corrections[1][0] <= self.position:
             del corrections[0]
         self._correction_ms += by_ms
-        at = max(log_end, self.read_to)
+        at = self.read_to
+        while corrections and corrections[-1][0] > at:
+            del corrections[-1]
         if corrections and corrections[-1][0] == at:
             corrections[-1] = at, self._correction_ms
         elif len(corrections) < CORRECTIONS_MAX:

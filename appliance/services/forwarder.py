@@ -161,7 +161,9 @@ class Forwarder:
             complain=complain,
             changed=self._state_log.changed,
         )
-        self._reader = LaneReader(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
+        self._reader = LaneReader(
+            partition, topics, logs, look_at_clock=self._look_at_clock, complain=complain, pause=self._pause
+        )
         self._steps = ClockSteps(clock, since_ms=0)
         self._not_before_ns = 0
         self._trimmed: dict[str, int] = {}
@@ -283,18 +285,15 @@ class Forwarder:
             wanted=wanted,
         )
 
-    def _look_at_clock(self) -> None:
+    def _look_at_clock(self) -> int:
+        """Tell the exact lanes by how much the clock was set back; return what it shows."""
         by_ms = self._steps.set_back_ms()
-        if not by_ms:
-            return
-        for lane in self._exact:
-            place = self._topics.wait_place(lane.level, self._partition)
-            is_served = place is not None and self._logs.serves(place)
-            lane.set_back(
-                self._logs.log_end(place) if place is not None and is_served else lane.read_to, by_ms
-            )
-        if self._exact:
-            self._state_log.changed()
+        if by_ms:
+            for lane in self._exact:
+                lane.set_back(by_ms)
+            if self._exact:
+                self._state_log.changed()
+        return self._steps.wall_ms
 
     # CATCHING_UP
 

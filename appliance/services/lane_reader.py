@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import Clock
 from appliance.delivery.levels import TRANSACTIONS
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
@@ -31,16 +30,17 @@ _SPAN: Final = 500
 class LaneReader:
     """Args:
     partition: of the internal topics.
+    look_at_clock: returns what the clock shows, in ms, after the lanes know whether it was set back.
     complain: gets a line for the operator.
     pause: called when something has failed, so that nothing is tried for a while.
     """
 
     __slots__ = (
-        "_clock",
         "_complain",
         "_is_reading",
         "_loads",
         "_logs",
+        "_look_at_clock",
         "_measured",
         "_partition",
         "_pause",
@@ -55,14 +55,14 @@ class LaneReader:
         topics: DelayTopics,
         logs: PartitionAccess,
         *,
-        clock: Clock,
+        look_at_clock: Callable[[], int],
         complain: Callable[[str], object],
         pause: Callable[[], None],
     ) -> None:
         self._partition = partition
         self._topics = topics
         self._logs = logs
-        self._clock = clock
+        self._look_at_clock = look_at_clock
         self._complain = complain
         self._pause = pause
         self._is_reading: set[str] = set()
@@ -157,7 +157,7 @@ class LaneReader:
             return
         if not lane.has_caught_up and not isinstance(lane, ExactLane):
             self._end_lane(lane, read)
-        now_ms = self._clock.now_ms()
+        now_ms = self._look_at_clock()  # a lane must know of a step before it takes what was stored since
         for batch in stored_of(read):
             if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
                 break

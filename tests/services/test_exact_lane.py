@@ -59,10 +59,10 @@ class House:
         for due_in_ms in dues_in_ms:
             self.log.append(stored(len(self.log), due_in_ms, value=self.value, at_ms=at_ms, header=header))
 
-    def read(self) -> None:
+    def read(self, now_ms: int = NOW_MS) -> None:
         lane = self.lane
         if lane.read_to < len(self.log):
-            lane.take(as_stored(self.log[lane.read_to :]), next_offset=len(self.log), now_ms=NOW_MS)
+            lane.take(as_stored(self.log[lane.read_to :]), next_offset=len(self.log), now_ms=now_ms)
         lane.check()
 
     def load(self) -> None:
@@ -140,7 +140,7 @@ def test_a_clock_that_is_set_back_prolongs_no_delay_and_brings_nothing_early(tmp
     house.store(1_000, header=DELAY)
     house.store(1_000)
     house.read()
-    house.lane.set_back(len(house.log), HOUR_MS)
+    house.lane.set_back(HOUR_MS)
     now_ms = NOW_MS + 500 - HOUR_MS  # after half a second
     house.store(100, at_ms=now_ms, header=DELAY)
     house.read()
@@ -157,6 +157,50 @@ def test_a_clock_that_is_set_back_prolongs_no_delay_and_brings_nothing_early(tmp
         entry = house.lane.pop()
         lefts.append((entry.offset, house.lane.due_now(entry, now_ms) - now_ms))
     assert lefts == [(0, 0), (1, HOUR_MS)]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_stored_before_a_step_of_the_clock_and_read_after_it_waits_no_longer(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    house = House(tmp_path)
+    house.lane.set_back(HOUR_MS)  # an earlier step
+    early_ms = NOW_MS - HOUR_MS
+    house.store(1_000, at_ms=early_ms, header=DELAY)
+    house.read(early_ms)
+    house.store(1_000, at_ms=early_ms, header=DELAY)  # stored, and not read: its leader is dead
+    house.lane.set_back(4 * HOUR_MS)
+    now_ms = early_ms - 4 * HOUR_MS + 100
+    house.store(1_000, at_ms=now_ms, header=DELAY)
+    house.store(2_000, at_ms=early_ms + 50, header=DELAY)  # its append was sent again
+    house.store(3_000, at_ms=now_ms, header=DELAY)
+    house.read(now_ms)
+    house.write()
+    if is_killed:
+        house.open()
+        house.lane.check()
+    assert house.pop_all(now_ms + 899) == []
+    assert house.pop_all(now_ms + 900) == [0, 1]
+    assert house.pop_all(now_ms + 999) == []
+    assert house.pop_all(now_ms + 1_000) == [2]
+    assert house.pop_all(now_ms + 1_949) == []
+    assert house.pop_all(now_ms + 1_950) == [3]
+    assert house.pop_all(now_ms + 2_999) == []
+    assert house.pop_all(now_ms + 3_000) == [4]
+
+
+def test_records_at_offsets_of_lost_ones_count_by_the_clock_of_now(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.store(1_000, 1_000, header=DELAY)
+    house.lane.set_back(HOUR_MS)
+    now_ms = NOW_MS - HOUR_MS + 100
+    house.read(now_ms)
+    del house.log[1:]
+    house.lane.end_at(1)
+    house.store(1_000, at_ms=now_ms, header=DELAY)
+    house.read(now_ms)
+    assert house.pop_all(now_ms + 999) == [0]
+    assert house.pop_all(now_ms + 1_000) == [1]
 
 
 def test_the_log_can_be_forgotten_below_what_waits(tmp_path: Path) -> None:
