@@ -86,9 +86,16 @@ there is no such process, and no process counts for it. Each request then reads 
 
 With it, a network process counts in its own memory and writes to shared memory four times a second. It reads the clock
 for one in 16 Produce and Fetch requests, and for every other request. A worker writes the sizes of its logs every 5
-seconds. A page for 10,000 partitions takes less than 50 ms of processor time. The metrics process sends the same page
-again for ten times the time that it took to build the page, but for one second at most. Therefore many scrapers cost
-little more than one.
+seconds. The metrics process sends the same page again for ten times the time that it took to build the page, but for one
+second at most. Therefore many scrapers cost little more than one.
+
+`python -m benchmarks.micro.scrape` measures a page for 10,000 partitions in 1,000 topics, with 10 groups. The host has
+two processors, and other programs used them (load average 10), so the figures are upper bounds:
+
+| page | processor time | bytes |
+|---|---|---|
+| `/metrics` | 45 ms | 1,068,197 |
+| `/metrics/kafka` | 43 ms | 1,302,054 |
 
 ## Who may read it
 
