@@ -86,7 +86,7 @@ there is no such process, and no process counts for it. Each request then reads 
 
 With it, a network process counts in its own memory and writes to shared memory four times a second. It reads the clock
 for one in 16 Produce and Fetch requests, and for every other request. A worker writes the sizes of its logs every 5
-seconds. The metrics process sends the same page again for ten times the time that it took to build the page, but for one
+seconds. The metrics process sends the same page again for ten times the time that it took to build it, but for one
 second at most. Therefore many scrapers cost little more than one.
 
 `python -m benchmarks.micro.scrape` measures a page for 10,000 partitions in 1,000 topics, with 10 groups. The host has
