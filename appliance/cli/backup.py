@@ -56,10 +56,21 @@ def backup() -> None:
     metavar="FILE",
     help="Write to FILE what the backup came to, for Prometheus (textfile collector of node_exporter).",
 )
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT/CHROOT",
+    help="Where the metadata are, if they are in ZooKeeper.  [default: as the running appliance says]",
+)
 @json_option
 @client_options
 def create(
-    *, places: tuple[str, ...], keep: int | None, metrics_file: Path | None, as_json: bool, bootstrap: str
+    *,
+    places: tuple[str, ...],
+    keep: int | None,
+    metrics_file: Path | None,
+    zookeeper: str | None,
+    as_json: bool,
+    bootstrap: str,
 ) -> int:
     """Back up the appliance on DATA_DIR into TARGET. Without DATA_DIR, the one that answers at --bootstrap.
 
@@ -81,7 +92,9 @@ def create(
             _refuse_inside(Path(place), data_dir)
         target = open_target(place, writes=True)
         try:
-            taken = take_backup(data_dir, target, say=lambda text: click.echo(text, err=True))
+            taken = take_backup(
+                data_dir, target, zookeeper=zookeeper, say=lambda text: click.echo(text, err=True)
+            )
             manifest = taken.manifest
             successes.append(
                 Success(taken.elapsed_s, manifest.length_bytes, taken.copied_bytes, len(manifest.partitions))
@@ -228,7 +241,8 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
 def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups, and files that no backup needs.
 
-    The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
+    The command asks for confirmation; without a terminal it requires --yes. If TARGET is a directory, the command refuses
+    while a backup into it runs. An object store has no such lock: do not prune it meanwhile.
     """
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune
@@ -257,8 +271,13 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
 @target_argument
 @click.argument("data_dir", metavar="DATA_DIR", type=click.Path(path_type=Path))
 @click.option("--backup", "id", metavar="ID", help="Which backup.  [default: the newest]")
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT/CHROOT",
+    help="For metadata that were in ZooKeeper: an empty chroot, or one that does not exist.",
+)
 @json_option
-def restore(*, target: str, data_dir: Path, id: str | None, as_json: bool) -> int:
+def restore(*, target: str, data_dir: Path, id: str | None, zookeeper: str | None, as_json: bool) -> int:
     """Write a backup from TARGET into DATA_DIR, which must be missing or empty. Then start `appliance serve` on it.
 
     Every file is compared with its SHA-256. If one is damaged, the command names it, and the directory is not usable.
@@ -274,13 +293,24 @@ def restore(*, target: str, data_dir: Path, id: str | None, as_json: bool) -> in
             raise OperatorFault(f"{place.shown} has no backup")
         id = every[-1]
     manifest = read_manifest(place, id)
-    written = write(manifest, place, data_dir, say=(lambda _: None) if as_json else click.echo)
+    written = write(
+        manifest,
+        place,
+        data_dir,
+        zookeeper=zookeeper,
+        say=(lambda _: None) if as_json else click.echo,
+    )
     if as_json:
         print_json(_told(manifest) | {"data_dir": str(data_dir), "written_bytes": written})
     else:
         slots = max(manifest.slots, default=0) + 1
         click.echo(f"restored backup {id}: {shown_bytes(written)}")
-        click.echo(f"next: appliance serve --data-dir {data_dir} --slots {slots}")
+        store = (
+            ""
+            if zookeeper is None
+            else f" --set metadata.store=zookeeper --set zookeeper.connect={zookeeper}"
+        )
+        click.echo(f"next: appliance serve --data-dir {data_dir} --slots {slots}{store}")
     return 0
 
 

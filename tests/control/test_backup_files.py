@@ -29,6 +29,7 @@ from appliance.control.backup.manifest import (
     manifest_path,
     moment_of,
 )
+from appliance.control.backup.metadata_sources import EmbeddedMetadata
 from appliance.control.backup.restore import give_to_owner
 from appliance.control.backup.segments import (
     PlannedFileGone,
@@ -327,7 +328,7 @@ def test_stopped_copy_of_the_highest_leader_epoch_goes_into_the_backup(
         stopped_copy(tmp_path, slot, epoch=epoch, leads=leads, high_watermark=high_watermark)
         (tmp_path / f"slot-{slot}" / "meta.properties").write_bytes(b"cluster.id=c\n")
     sqlite3.connect(tmp_path / "metadata.db").close()
-    (found,) = StoppedSource(tmp_path).cut().partitions
+    (found,) = StoppedSource(tmp_path, EmbeddedMetadata(tmp_path)).cut().partitions
     assert found.directory.parent.name == f"slot-{chosen}"
     assert found.high_watermark == copies[chosen][2]
     assert found.replicas == (0, 1)

@@ -2,7 +2,7 @@
 
 While the appliance runs, both come from its shared memory, so no process of it takes part:
 
-    metadata image, version v            metadata.db, by SQLite's own backup
+    metadata image, version v            the metadata, by `metadata_sources.py`
     partition table, four copies:        1  __transaction_state: high watermarks        ┐
                                          2  the other internal topics                   │ some 100 µs
                                          3  all other topics                            │
@@ -25,7 +25,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -48,8 +47,15 @@ from appliance.channels.partition_table import (
 )
 from appliance.channels.wiring import IMAGE
 from appliance.cluster import TRANSACTION_STATE, ClusterImage, TopicPartition, is_internal
+from appliance.control.backup.metadata_sources import (
+    EmbeddedMetadata,
+    MetadataMoved,
+    MetadataSource,
+    ZooKeeperMetadata,
+)
 from appliance.control.store.embedded_store import DATABASE_NAME
-from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
+from appliance.control.store.left_sessions import DIRECTORY as SESSIONS
+from appliance.errors import CorruptFile, HostFault, OperatorFault
 from appliance.ipc.shared_memory import Region
 from appliance.log.checkpoint import read_offsets
 from appliance.log.faults import storage_faults
@@ -88,43 +94,40 @@ class CutPartition:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The moment. `database` is the content of `metadata.db`; `slots` has the `meta.properties` of each slot."""
+    """The moment. `slots` has the `meta.properties` of each slot.
+
+    `metadata` is the content of the metadata store, and `metadata_file` its name in the backup.
+    """
 
     cluster_id: str
-    database: bytes
+    metadata: bytes
+    metadata_file: str
     partitions: tuple[CutPartition, ...]
     slots: Mapping[int, bytes]
     created_ms: int
 
 
-class MetadataMoved(Exception):
-    """The metadata changed while the cut was made; make it again."""
-
-
 @contextmanager
-def opened(data_dir: Path) -> Iterator[RunningSource | StoppedSource]:
+def opened(data_dir: Path, zookeeper: str | None = None) -> Iterator[RunningSource | StoppedSource]:
     """The appliance on a data directory, running or stopped; a stopped one cannot start in the body.
 
+    Args:
+        zookeeper: where its metadata are if they are in ZooKeeper; a running appliance says so by itself.
+
     Raises:
-        OperatorFault: this is no data directory, its metadata are in ZooKeeper, or this user may not read it.
+        OperatorFault: this is no data directory, nobody knows where its ZooKeeper is, or this user may not read it.
         HostFault: the appliance stopped just now.
     """
     try:
-        if not (data_dir / DATABASE_NAME).exists():
-            if (data_dir / "zookeeper.sessions").exists():
-                raise OperatorFault(
-                    f"the metadata of {data_dir} are in ZooKeeper; only an appliance with metadata.store = embedded can"
-                    " be backed up"
-                )
-            raise OperatorFault(
-                f"{data_dir} is no data directory of an appliance: {DATABASE_NAME} is not there"
-            )
         owner = data_dir.stat().st_uid
         if os.geteuid() not in (0, owner):
             raise PermissionError
         facts = _run_facts(data_dir)
+        metadata = _metadata_of(data_dir, zookeeper, facts)
         pid = facts.get("pid")
         memory = runtime_directory.find(data_dir, owner=owner, pid=pid if isinstance(pid, int) else None)
+    except FileNotFoundError:
+        raise OperatorFault(f"{data_dir}: no such directory") from None
     except PermissionError:
         raise OperatorFault(
             f"this user cannot read {data_dir}: run the command as the appliance's own user or as root"
@@ -137,21 +140,47 @@ def opened(data_dir: Path) -> Iterator[RunningSource | StoppedSource]:
         except BlockingIOError:
             if memory is None or not facts:
                 raise HostFault(f"the appliance on {data_dir} is starting or stopping; try again") from None
-            with closing(RunningSource(data_dir, memory, owner, facts)) as source:
+            with closing(RunningSource(data_dir, memory, owner, facts, metadata)) as source:
                 yield source
             return
-        yield StoppedSource(data_dir)
+        yield StoppedSource(data_dir, metadata)
     finally:
+        metadata.close()
         os.close(lock)
+
+
+def _metadata_of(data_dir: Path, zookeeper: str | None, facts: Mapping[str, Any]) -> MetadataSource:
+    """Where the metadata are. Raises OperatorFault."""
+    if (data_dir / DATABASE_NAME).exists():
+        if zookeeper is not None:
+            raise OperatorFault(f"the metadata of {data_dir} are in {DATABASE_NAME}, not in ZooKeeper")
+        return EmbeddedMetadata(data_dir)
+    if not (data_dir / SESSIONS).exists():
+        raise OperatorFault(f"{data_dir} is no data directory of an appliance: {DATABASE_NAME} is not there")
+    connect = zookeeper or facts.get("zookeeper_connect")
+    if not isinstance(connect, str):
+        raise OperatorFault(
+            f"the metadata of {data_dir} are in ZooKeeper, and the appliance does not run: give --zookeeper"
+            " HOST:PORT/CHROOT, as zookeeper.connect has it"
+        )
+    return ZooKeeperMetadata(connect)
 
 
 class RunningSource:
     """An appliance that runs, through its shared memory, which is mapped read-only."""
 
-    __slots__ = ("_directories", "_image", "_pointer", "_table", "data_dir")
+    __slots__ = ("_directories", "_image", "_metadata", "_pointer", "_table", "data_dir")
 
-    def __init__(self, data_dir: Path, memory: Path, owner: int, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        memory: Path,
+        owner: int,
+        facts: Mapping[str, Any],
+        metadata: MetadataSource,
+    ) -> None:
         self.data_dir = data_dir
+        self._metadata = metadata
         self._pointer = Region.open(f"{memory}/{IMAGE}", owner=owner, writable=False)
         self._table = Region.open(f"{memory}/partitions", owner=owner, writable=False)
         self._image = ImageReader(memory, self._pointer.view, owner=owner)
@@ -187,7 +216,7 @@ class RunningSource:
         image = self._image.current()
         if image is None:
             raise HostFault("the appliance has not published its metadata yet; try again")
-        database = copied_database(self.data_dir / DATABASE_NAME)
+        metadata = self._metadata.content(image.cluster_id)
         created_ms, watermarks, rows = self._watermarks(image)
         if self._image.version != image.version:
             raise MetadataMoved
@@ -226,7 +255,7 @@ class RunningSource:
             for slot, directories in enumerate(self._directories)
             if (properties := slot_properties(directories)) is not None
         }
-        return Cut(image.cluster_id, database, tuple(partitions), slots, created_ms)
+        return Cut(image.cluster_id, metadata, self._metadata.file, tuple(partitions), slots, created_ms)
 
     def has_same_files(self, partition: CutPartition) -> bool:
         """Whether the names of its segments still mean the files of the cut."""
@@ -324,10 +353,11 @@ def copy_while_quiet(copy: Callable[[], memoryview], cells: Sequence[int]) -> li
 class StoppedSource:
     """A data directory whose appliance is stopped, and stays so."""
 
-    __slots__ = ("data_dir",)
+    __slots__ = ("_metadata", "data_dir")
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, metadata: MetadataSource) -> None:
         self.data_dir = data_dir
+        self._metadata = metadata
 
     @property
     def log_directories(self) -> list[Path]:
@@ -375,8 +405,13 @@ class StoppedSource:
         )
         if not slots:
             raise OperatorFault(f"{self.data_dir} has no log directory")
-        database = copied_database(self.data_dir / DATABASE_NAME)
-        return Cut(cluster, database, partitions, slots, time.time_ns() // 1_000_000)
+        try:
+            metadata = self._metadata.content(cluster)
+        except MetadataMoved:
+            raise HostFault(
+                "somebody changes the metadata all the time, and the appliance is stopped"
+            ) from None
+        return Cut(cluster, metadata, self._metadata.file, partitions, slots, time.time_ns() // 1_000_000)
 
     def _directories(self) -> dict[int, list[Path]]:
         found: dict[int, list[Path]] = {}
@@ -443,27 +478,6 @@ def recovery_points(directory: Path) -> Mapping[TopicPartition, int]:
         return read_offsets(directory / RECOVERY_POINTS)
     except CorruptFile:
         return {}
-
-
-def copied_database(path: Path) -> bytes:
-    """A consistent copy of an SQLite database that may be in use.
-
-    Raises:
-        StorageFault: it cannot be read. CorruptFile: it is damaged.
-    """
-    try:
-        with (
-            closing(sqlite3.connect(path, timeout=10)) as source,
-            closing(sqlite3.connect(":memory:")) as copy,
-        ):
-            source.backup(copy)
-            (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise CorruptFile(f"{path} is damaged: {found}")
-            return copy.serialize()
-    except sqlite3.DatabaseError as error:
-        kind = StorageFault if isinstance(error, sqlite3.OperationalError) else CorruptFile
-        raise kind(f"{path}: {error}") from error
 
 
 def _run_facts(directory: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     TARGET/
         backups/<id>.json                        a manifest; written last, so it never names what is missing
         data/<topic>-<partition>/<file>.<position>.<id>    a piece of a file, in the backup that copied it first
-        data/metadata/metadata.db.0.<id>
+        data/metadata/metadata.db.0.<id>           or zookeeper-tree.json.0.<id>
 
 A segment is append-only, so a later backup stores only what was appended: a file is a list of *pieces*, one behind the
 other, and a piece may be named by the manifests of many backups. A manifest is one line of JSON, and a second line with
@@ -24,10 +24,13 @@ import msgspec
 from appliance.errors import CorruptFile
 
 VERSION: Final = 1
+TREE_VERSION: Final = 2
+"""Of a backup whose metadata are a tree for ZooKeeper, because a version that reads 1 only would restore it without."""
 BACKUPS: Final = "backups"
 DATA: Final = "data"
 SUFFIX: Final = ".json"
 METADATA: Final = "metadata.db"
+TREE: Final = "zookeeper-tree.json"
 INLINE_BYTES_MAX: Final = 4096
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
@@ -152,8 +155,10 @@ def decode(content: bytes, path: str) -> Manifest:
         manifest = _decode(line)
     except msgspec.DecodeError as error:  # also of text that is no JSON, and of values of another type
         raise CorruptFile(f"{path} is no manifest of a backup: {error}") from error
-    if manifest.version != VERSION:
-        raise CorruptFile(f"{path} has version {manifest.version}; this version reads {VERSION}")
+    if manifest.version not in (VERSION, TREE_VERSION):
+        raise CorruptFile(
+            f"{path} has version {manifest.version}; this version reads {VERSION} and {TREE_VERSION}"
+        )
     for file in manifest.all_files():
         if _NAME.fullmatch(file.name) is None:
             raise CorruptFile(f"{path} names a file {file.name!r}")

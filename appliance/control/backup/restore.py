@@ -5,6 +5,7 @@
     slot-N/meta.properties, checkpoints: high watermarks, log starts, recovery points
     scram-salt-secret
     metadata.db             last: with it the directory is an appliance's
+    zookeeper.sessions/     instead, if the metadata are in ZooKeeper (zookeeper_tree.py): they are written there last
 
 Every byte is compared with its SHA-256 on the way. There is no mark of a clean stop, so the first start recovers the
 end of each log: it writes the indexes of the last segment, and rebuilds what is known of producers.
@@ -18,10 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from appliance.clock import SystemClock
 from appliance.cluster import TopicPartition
-from appliance.control.backup.manifest import METADATA, Manifest, StoredFile
+from appliance.control.backup.manifest import METADATA, TREE, Manifest, StoredFile
 from appliance.control.backup.marker import MARKER
 from appliance.control.backup.target import Target
+from appliance.control.backup.zookeeper_tree import decode_tree, refuse_used, write_tree
 from appliance.errors import CorruptFile, OperatorFault
 from appliance.log.checkpoint import replace_file, sync_directory, write_offsets
 from appliance.log.faults import storage_faults
@@ -35,14 +38,27 @@ from appliance.log.file_names import (
 _IGNORED: Final = frozenset({"lost+found"})
 
 
-def restore(manifest: Manifest, target: Target, data_dir: Path, *, say: Callable[[str], None]) -> int:
+def restore(
+    manifest: Manifest,
+    target: Target,
+    data_dir: Path,
+    *,
+    zookeeper: str | None = None,
+    say: Callable[[str], None],
+) -> int:
     """Write a backup into `data_dir`, which must be missing or empty. Return the bytes written.
 
+    Args:
+        zookeeper: `host:port/chroot` for metadata that were in ZooKeeper; the chroot must be missing or empty.
+
     Raises:
-        OperatorFault: the directory is not empty, or cannot be made.
+        OperatorFault: the directory or the chroot is not empty, cannot be made, or does not fit the backup.
         CorruptFile: an object is damaged or missing; the text names it. The directory is not usable.
         StorageFault: something cannot be read or written. The directory is not usable.
     """
+    tree = _tree(manifest, target, zookeeper)
+    if tree and zookeeper is not None:
+        refuse_used(zookeeper)
     _make_empty(data_dir)
     replace_file(data_dir / MARKER, f"{manifest.id}\n".encode())
     written = 0
@@ -74,13 +90,34 @@ def restore(manifest: Manifest, target: Target, data_dir: Path, *, say: Callable
         write_offsets(directory / RECOVERY_POINTS, points)
         say(f"slot {slot}: {len(watermarks)} partitions")
     for file in sorted(manifest.files, key=lambda each: each.name == METADATA):
-        written += _write(target, file, data_dir / file.name)
+        if file.name != TREE:
+            written += _write(target, file, data_dir / file.name)
+    if tree and zookeeper is not None:
+        write_tree(zookeeper, tree, data_dir=data_dir, clock=SystemClock(), backup_id=manifest.id)
+        say(f"ZooKeeper: {len(tree)} nodes")
     give_to_owner(data_dir)
     with storage_faults(data_dir):
         sync_directory(data_dir)
         os.unlink(data_dir / MARKER)
         sync_directory(data_dir)
     return written
+
+
+def _tree(manifest: Manifest, target: Target, zookeeper: str | None) -> list[tuple[str, bytes]]:
+    """The nodes for ZooKeeper; none if the metadata are a file. Raises OperatorFault, CorruptFile, StorageFault."""
+    stored = next((file for file in manifest.files if file.name == TREE), None)
+    if stored is None:
+        if zookeeper is not None:
+            raise OperatorFault(
+                f"the metadata of backup {manifest.id} were not in ZooKeeper; restore without --zookeeper"
+            )
+        return []
+    if zookeeper is None:
+        raise OperatorFault(
+            f"the metadata of backup {manifest.id} were in ZooKeeper: give --zookeeper HOST:PORT/CHROOT, a chroot that"
+            " is empty or does not exist"
+        )
+    return decode_tree(b"".join(_content(target, stored)))
 
 
 def give_to_owner(data_dir: Path) -> None:

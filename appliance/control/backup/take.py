@@ -24,7 +24,9 @@ from appliance.control.backup.lease import BackupLease
 from appliance.control.backup.manifest import (
     DATA,
     INLINE_BYTES_MAX,
-    METADATA,
+    TREE,
+    TREE_VERSION,
+    VERSION,
     Manifest,
     Mark,
     Piece,
@@ -50,7 +52,7 @@ from appliance.log.faults import storage_faults
 from appliance.log.file_names import LEADER_EPOCHS, LOG, PARTITION_METADATA
 from appliance.log.leader_epochs import read_epochs
 from appliance.sasl.salt_secret import FILE as SALT_SECRET
-from appliance.version import VERSION
+from appliance.version import VERSION as APPLIANCE_VERSION
 
 CUT_TRIES: Final = 20
 COPY_TRIES: Final = 5
@@ -67,8 +69,13 @@ class Taken:
     elapsed_s: float
 
 
-def take_backup(data_dir: Path, target: Target, *, say: Callable[[str], None]) -> Taken:
+def take_backup(
+    data_dir: Path, target: Target, *, zookeeper: str | None = None, say: Callable[[str], None]
+) -> Taken:
     """Back up the appliance on `data_dir`, which may run.
+
+    Args:
+        zookeeper: where the metadata of a stopped appliance are, if they are in ZooKeeper.
 
     Raises:
         OperatorFault: `data_dir` cannot be backed up, or the target holds another appliance's backups.
@@ -76,7 +83,7 @@ def take_backup(data_dir: Path, target: Target, *, say: Callable[[str], None]) -
             written; the backups in the target are as before. CorruptFile: the metadata or a log is damaged.
     """
     begin = time.monotonic()
-    with opened(data_dir) as source:
+    with opened(data_dir, zookeeper) as source:
         if isinstance(target, DirectoryTarget):
             for place in [data_dir, *source.log_directories]:
                 if is_within(Path(target.shown), place):
@@ -128,7 +135,7 @@ class _Taking:
             partitions = tuple(
                 self._partition(partition, files, epochs) for partition, files, epochs in planned
             )
-        files = [self._store("metadata", METADATA, cut.database)]
+        files = [self._store("metadata", cut.metadata_file, cut.metadata)]
         secret = self._source.data_dir / SALT_SECRET
         if secret.exists():
             with storage_faults(secret):
@@ -136,11 +143,12 @@ class _Taking:
         manifest = Manifest(
             id=self._id,
             cluster_id=cut.cluster_id,
-            appliance=VERSION,
+            appliance=APPLIANCE_VERSION,
             created_ms=cut.created_ms,
             files=tuple(files),
             slots=dict(cut.slots),
             partitions=partitions,
+            version=TREE_VERSION if cut.metadata_file == TREE else VERSION,
         )
         self._target.flush()
         self._target.write(manifest_path(self._id), [encode(manifest)])

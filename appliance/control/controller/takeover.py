@@ -53,6 +53,7 @@ from appliance.control.store.znode_tree import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     FEATURE,
+    RESTORING,
     STANDING_PATHS,
     BrokerRecord,
     ClusterIdRecord,
@@ -112,7 +113,15 @@ def plant(store: MetadataStore, cluster: str | None = None) -> None:
     """Makes what is missing of the tree that every controller expects; one change, so one flush of the disk.
 
     `cluster` is the id of a cluster that comes from elsewhere.
+
+    Raises:
+        OperatorFault: a restore into this tree was interrupted, or is under way.
     """
+    if store.exists(RESTORING) is not None:
+        raise OperatorFault(
+            f"the metadata store has {RESTORING}: a restore into it is under way or was interrupted; run `appliance"
+            " restore` again, into a new data directory"
+        )
     standing = dict.fromkeys(STANDING_PATHS, b"")
     standing[CONTROLLER_EPOCH] = b"0"
     standing[FEATURE] = encode(FeatureRecord())

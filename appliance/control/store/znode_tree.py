@@ -19,6 +19,8 @@
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
 | `/feature` | that no feature's level was agreed on | the first controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
+| `/writers/N` (ephemeral) | how many changes session N has made (zookeeper_store.py); in ZooKeeper only | session N |
+| `/restore-in-progress` | id of the backup that is being restored into this tree | `appliance restore` |
 
 Nodes of Kafka that its brokers notify each other by (`/config/changes`, `/isr_change_notification`,
 `/log_dir_event_notification`), and those for what is not here (old consumers), are there and empty.
@@ -58,6 +60,10 @@ FEATURE: Final = "/feature"
 LITERAL_ACLS: Final = "/kafka-acl"
 PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
 DELEGATION_TOKENS: Final = "/delegation_token/tokens"
+WRITERS: Final = "/writers"
+RESTORING: Final = "/restore-in-progress"
+ZOOKEEPERS_OWN: Final = "/zookeeper"
+"""ZooKeeper's quotas and configuration, where the tree has no chroot."""
 
 STANDING_PATHS: Final = (
     "/cluster",

@@ -68,10 +68,10 @@ from appliance.control.store.metadata_store import (
     check_size,
     parent_of,
 )
+from appliance.control.store.znode_tree import WRITERS
 from appliance.control.store.zookeeper_session import ZooKeeperSession
 from appliance.errors import ApplianceError, StorageFault
 
-WRITERS: Final = "/writers"
 CHANGE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper closes the connection of who sends more at once: its jute.maxbuffer is 1,048,575 bytes."""
 

@@ -401,6 +401,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "slots": settings.slots,
         "data_dir": str(settings.data_dir.resolve()),
         "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],
+        "zookeeper_connect": settings.metadata.zookeeper_connect,
         "started_ms": SystemClock().now_ms(),
     }
 
