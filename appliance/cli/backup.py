@@ -241,7 +241,7 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
 def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups, and files that no backup needs.
 
-    The command asks for confirmation; without a terminal it requires --yes. If TARGET is a directory, the command refuses
+    The command asks for confirmation; without a terminal it requires --yes. If TARGET is a directory, it refuses
     while a backup into it runs. An object store has no such lock: do not prune it meanwhile.
     """
     from appliance.control.backup.target import open_target
