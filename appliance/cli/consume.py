@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import click
+from click.core import ParameterSource
 
 from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.columns import COLUMNS as FILE_COLUMNS
@@ -15,6 +17,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.options import client_options
+from appliance.cli.output import TerminalSink
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
@@ -70,8 +73,8 @@ Partition = tuple[str, int]
     "--encoding",
     type=click.Choice(tuple(ENCODINGS)),
     default="raw",
-    show_default=True,
-    help="How --print and --format write keys and values.",
+    help="How --print and --format write keys and values.  [default: raw; on a terminal, with escapes for bytes that"
+    " would control it]",
 )
 @click.option(
     "--schemas",
@@ -189,7 +192,8 @@ def consume(
             "enable.auto.commit": True,
             "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
         }
-    with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as sink:
+    with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as opened_sink:
+        sink = _shown_on(opened_sink, is_text=output is None and not as_json)
         client = consumer(bootstrap, options)
         try:
             topics = _topics(client, topic, is_regex=is_regex)
@@ -203,6 +207,14 @@ def consume(
                 Reader(client, formatter, None if follow else ends, sink).run(count)
         finally:
             client.close()
+
+
+def _shown_on(sink: BinaryIO, *, is_text: bool) -> Sink:
+    """Return where to print records: with escapes on a terminal, unless somebody has asked for the bytes."""
+    source = click.get_current_context().get_parameter_source("encoding")
+    if is_text and sys.stdout.isatty() and source is ParameterSource.DEFAULT:
+        return TerminalSink(sink)
+    return sink
 
 
 def _formatter(
@@ -223,13 +235,21 @@ def _formatter(
     return text_formatter(chosen, null_marker=null_marker, encode=encode)
 
 
+class Sink(Protocol):
+    """Where records are printed."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class Reader:
     """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
     __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink", "caught_up", "in_group")
 
     def __init__(
-        self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: BinaryIO
+        self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: Sink
     ) -> None:
         self._client = client
         self._formatter = formatter

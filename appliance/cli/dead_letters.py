@@ -13,7 +13,7 @@ import click
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.connecting import BrokerError
 from appliance.cli.options import DURATION, client_options, duration_ms
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, plain, plain_lines, print_json, print_table
 from appliance.cli.topic_client import ClientReader, ClientWriter
 from appliance.views.dead_letters import DeadLetter, DeadLetterLog, Filter, Replay, text_of
 from appliance.views.moments import utc_ms
@@ -161,10 +161,10 @@ def show(*, group: str, topic: str, as_json: bool, bootstrap: str, **filters: An
         print_json(found)
         return
     for each in found:
-        click.echo(f"{each['id']}  {each['record']}  died {each['died']}  key {each['key']}")
+        click.echo(plain(f"{each['id']}  {each['record']}  died {each['died']}  key {each['key']}"))
         for name, value in each["headers"]:
-            click.echo(f"  {name}: {value}")
-        click.echo(f"  {each['value']}")
+            click.echo(plain(f"  {name}: {value}"))
+        click.echo(plain_lines(f"  {each['value']}"))
     if not found:
         click.echo("no dead letters", err=True)
 

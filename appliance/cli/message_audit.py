@@ -12,7 +12,7 @@ import click
 
 from appliance.cli.moments import moment
 from appliance.cli.options import client_options
-from appliance.cli.output import json_option, print_json, print_table, shown_bytes
+from appliance.cli.output import json_option, plain, print_json, print_table, shown_bytes
 from appliance.cli.topic_client import ClientReader
 
 
@@ -78,7 +78,7 @@ def _print(result: dict[str, Any]) -> None:
     headings = ("BUCKET", "WAY", "WHO", "RECORDS", "BYTES", "P50 MS", "P99 MS", "MAX MS", "DIFFERENCE")
     print_table(headings, rows, right=headings[3:])
     for found in result["findings"]:
-        click.echo(finding_text(found))
+        click.echo(plain(finding_text(found)))
     for kind, number in result["unnamed"].items():
         click.echo(f"{kind}: {number} more that are not named")
 

@@ -11,7 +11,7 @@ import msgspec
 
 from appliance.cli.moments import moment
 from appliance.cli.options import client_options
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, plain, print_json, print_table
 from appliance.cli.topic_client import ClientReader
 
 
@@ -58,7 +58,7 @@ def trace(*, record: str, from_ms: int | None, as_json: bool, bootstrap: str) ->
 def _print(events: list[Any]) -> None:
     from appliance.views.traces import who
 
-    click.echo(f"trace {events[0].trace}")
+    click.echo(f"trace {plain(events[0].trace)}")
     began_ms = next((each.at_ms for each in events if each.at_ms >= 0), -1)
     rows = [
         (
