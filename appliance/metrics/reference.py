@@ -44,7 +44,8 @@ rule_files:
 | `/readyz` | 200 if clients are served, else 503 with the reason |
 | `/startupz` | 200 once the appliance has been ready; it stays so |
 
-Both pages are in Prometheus' text format 0.0.4, or in OpenMetrics 1.0 if the scraper prefers it (header `Accept`).
+`/metrics` and `/metrics/kafka` use Prometheus' text format 0.0.4, or OpenMetrics 1.0 if the scraper prefers it (header
+`Accept`).
 
 `/healthz` looks at no disk and at no other process, so it does not fail under load. `/readyz` answers 200 if the
 appliance has its metadata, if a process accepts connections, and if every partition with a leader is served. Replicas
