@@ -91,12 +91,12 @@ seconds. The metrics process sends the same page again for ten times the time th
 second at most. Therefore many scrapers cost little more than one.
 
 `python -m benchmarks.micro.scrape` measures a page for 10,000 partitions in 1,000 topics, with 10 groups. The host has
-two processors, and other programs used them (load average 10), so the figures are upper bounds:
+two processors, and nothing else used them:
 
 | page | processor time | bytes |
 |---|---|---|
-| `/metrics` | 45 ms | 1,068,197 |
-| `/metrics/kafka` | 43 ms | 1,302,054 |
+| `/metrics` | 32 ms | 1,068,239 |
+| `/metrics/kafka` | 34 ms | 1,302,049 |
 
 ## Who may read it
 
