@@ -359,7 +359,7 @@ class ExactLane(Lane):
         while len(corrections) > 1 and corrections[1][0] <= self.position:
             del corrections[0]
         self._correction_ms += by_ms
-        at = self.read_to
+        at = self.known_end  # what a life before has read counts as it did then
         while corrections and corrections[-1][0] > at:
             del corrections[-1]
         if corrections and corrections[-1][0] == at:

@@ -46,10 +46,12 @@ class House:
         self.position = 0
         self.lane = self.open()
 
-    def open(self) -> ExactLane:
+    def open(self, *, set_back_ms: int = 0) -> ExactLane:
         """Begin with what is in files, the log, and the last state record."""
         index = DueIndex(self.directory, "x")
         self.lane = ExactLane("exact_1h", HOUR_MS, position=self.position, index=index, frontier=self.written)
+        if set_back_ms:
+            self.lane.set_back(set_back_ms)
         self.lane.catch_up_to = max(self.lane.catch_up_to, len(self.log))
         self.read()
         assert self.lane.has_caught_up
@@ -187,6 +189,21 @@ def test_what_was_stored_before_a_step_of_the_clock_and_read_after_it_waits_no_l
     assert house.pop_all(now_ms + 1_950) == [3]
     assert house.pop_all(now_ms + 2_999) == []
     assert house.pop_all(now_ms + 3_000) == [4]
+
+
+def test_a_step_of_the_clock_between_two_lives_prolongs_no_delay(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.store(1_000, 2_000, header=DELAY)
+    house.read()
+    house.write()  # and no run file: the next life reads the log again
+    house.open(set_back_ms=4 * HOUR_MS)
+    now_ms = NOW_MS - 4 * HOUR_MS + 100
+    for offset, left_ms in ((0, 900), (1, 1_900)):
+        house.load()
+        due_ms = house.lane.first_due(now_ms)
+        assert due_ms == now_ms + left_ms
+        entry = house.lane.pop()
+        assert (entry.offset, house.lane.due_now(entry, due_ms)) == (offset, due_ms)
 
 
 def test_records_at_offsets_of_lost_ones_count_by_the_clock_of_now(tmp_path: Path) -> None:
