@@ -119,13 +119,14 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
 # slots, the controller and the system on a ZooKeeper, and all but the clients over the compiled modules.
-test-all: check judges ## the gate and what is marked slow, more clients, ZooKeeper; hours
+test-all: check judges ## the gate and what is marked slow, more clients, ZooKeeper, systemd (as root); hours
 	scripts/install-librdkafka.sh
 	$(PYTEST) --hypothesis-profile=explore $(addprefix --ignore=,$(SHIPPED))
 	$(COMPILED) --hypothesis-profile=explore $(SHIPPED)
 	APPLIANCE_SLOTS=3 $(COMPILED) -q tests/clients
 	@$(MAKE) --no-print-directory test-zookeeper
 	@$(MAKE) --no-print-directory test-compiled
+	@$(MAKE) --no-print-directory test-systemd
 
 # What depends on the metadata store, once more with all of it on a ZooKeeper. The two halves go side by side, for they mostly
 # wait; each starts a ZooKeeper. Left out is what is about the embedded store's file (its damage, a disk without room for it),

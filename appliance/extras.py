@@ -15,6 +15,8 @@ EXTRA_OF: Final = {
     "rich": "cli",
     "cryptography": "cli",
     "jinja2": "console",
+    "fastavro": "schemas",
+    "google": "schemas",
     "kazoo": "zookeeper",
     "jwt": "oauth",
     "opentelemetry": "telemetry",

@@ -194,6 +194,33 @@ def start(role: str) -> None:
     logging.logMultiprocessing = False
 
 
+class _Copy(logging.Filter):
+    """Writes the first line of each event that is logged to a second place, as text, and lets it pass."""
+
+    def __init__(self, role: str, write: Callable[[str], object]) -> None:
+        super().__init__()
+        self._formatter = LineFormatter(role)
+        self._write = write
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            self._write(self._formatter.format(record).partition("\n")[0])
+        except Exception:  # a line that cannot be copied is logged all the same
+            return True
+        return True
+
+
+def copy_to(write: Callable[[str], object]) -> None:
+    """Write each line of this process to a second place as well, whatever the format of the log is.
+
+    Args:
+        write: called in the thread that logs, one call at a time. It must not wait, and not log.
+    """
+    for handler in logging.getLogger().handlers:
+        if _style.limit in handler.filters:
+            handler.addFilter(_Copy(_style.role, write))
+
+
 def _handler(role: str) -> logging.Handler:
     for_systemd = _standard_error_is_the_journal()
     formatter: logging.Formatter

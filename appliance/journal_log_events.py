@@ -260,6 +260,11 @@ LOG_EVENTS: Final = (
         "topic partition end_offset delivered_offset",
     ),
     LogEvent(
+        "delay-index-not-written",
+        "%s-%s: the index of what waits could not be written, it stays in memory: %s",
+        "delay_level partition error",
+    ),
+    LogEvent(
         "delayed-records-of-deleted-topic-dropped",
         "%s delayed records were dropped, because their topic was deleted",
         "count",
@@ -284,6 +289,11 @@ LOG_EVENTS: Final = (
         "api version connection total_ms answer_ms send_ms wait_ms bytes",
     ),
     LogEvent("console-listening", "console at http://%s", "listener"),
+    LogEvent(
+        "console-descriptors-short",
+        "no descriptor is left for a connection; next attempt in %s ms",
+        "retry_ms",
+    ),
     LogEvent("console-look-defect", "internal error in a look at shared memory: %s", "error"),
     LogEvent("observing-defect", "internal error in observing, names are lost: %r", "error"),
     LogEvent("errand-defect", "internal error in %s, which begins again: %r", "errand error"),

@@ -17,13 +17,13 @@ import inspect
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
+from appliance_client.arrow_on_demand import columns_to_send, reader_and_schema
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.deaths import REASON
@@ -171,7 +171,7 @@ class Producer:
         if self._closed:
             raise ClosedError("the producer is closed")
         columns = await asyncio.to_thread(
-            _columns_to_send, self._pipeline, table, key, value, timestamp, headers, partition
+            columns_to_send, self._pipeline, table, key, value, timestamp, headers, partition
         )
         known = self._pipeline.topic(topic) or await self._learn(topic)
         await asyncio.to_thread(columns.check, known)
@@ -254,18 +254,6 @@ class Producer:
         await self.close(None if kind is None else 0)
 
 
-def _columns_to_send(*given: Any) -> Any:
-    from appliance_client.arrow_sending import ColumnsToSend
-
-    return ColumnsToSend(*given)
-
-
-def _schema_of(columns: Sequence[str]) -> Any:
-    from appliance_client.arrow_reading import schema_of
-
-    return schema_of(columns)
-
-
 class Consumer:
     """Reads records. Options as `appliance_client.Consumer`; `async for record in consumer`."""
 
@@ -341,7 +329,7 @@ class Consumer:
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, as soon as there are any; an empty dict after `timeout_ms`."""
         most = self._options.max_poll_records if max_records is None else max_records
-        records = await self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        records = await self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
             records = await self._for_retry(records, self._handing_back)
@@ -353,10 +341,14 @@ class Consumer:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
         self._consumer.refuse_columns()
         if self._columns is None:
-            self._columns = await asyncio.to_thread(self._columns_reader)
+            self._columns = await asyncio.to_thread(
+                reader_and_schema, self._consumer.fetching, check_crcs=self._options.check_crcs
+            )
         reader, schema = self._columns
         if columns is not None:
-            schema = _schema_of(columns)
+            from appliance_client.arrow_reading import schema_of
+
+            schema = schema_of(columns)
         deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = max(0.0, (deadline_s - time.monotonic()) * 1000)
@@ -375,13 +367,11 @@ class Consumer:
             if table.num_rows:
                 return table
 
-    def _columns_reader(self) -> Any:
-        from appliance_client.arrow_reading import SCHEMA, ColumnsReader, prepare
-
-        prepare()
-        return ColumnsReader(
-            self._consumer.fetching, nullcontext(), check_crcs=self._options.check_crcs
-        ), SCHEMA
+    def _take(self, most: int) -> Records:
+        records = self._consumer.take(most)
+        if self._consumer.by_key and not records:
+            self._io.kick()  # what was read waits for its key: there is room to fetch more
+        return records
 
     async def _keep(self, record: ConsumerRecord) -> bool:
         marks = self._consumer.keep(record)
@@ -469,6 +459,7 @@ class Consumer:
         """Go on reading at `offset`."""
         at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         self._reading(partition).seek(at.offset, at.leader_epoch)
+        self._consumer.sought(partition)
         self._io.kick()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -482,6 +473,7 @@ class Consumer:
     def _seek_all(self, places: Iterable[TopicPartition], where: str) -> None:
         for place in tuple(places) or tuple(self._consumer.fetching.readings):
             self._reading(place).seek_to(where)
+            self._consumer.sought(place)
         self._io.kick()
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
@@ -535,15 +527,14 @@ class Consumer:
         if offsets is not None:
             given, _ = offsets_and_group(offsets, "")
         elif self._given:
-            given = self._consumer.positions(self._consumer.fetching.readings)
-            given.update(self._not_given())
+            given = self._consumer.positions(self._consumer.fetching.readings, self._not_given())
         await self._io.call(self._consumer.commit(given, limit_s), limit_s + 1, "commit")
 
-    def _not_given(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _not_given(self) -> dict[TopicPartition, int]:
         """Where the partitions stand of which the iterator has taken more than it has given."""
-        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        found: dict[TopicPartition, int] = {}
         for record in self._given:
-            found.setdefault(TopicPartition(record.topic, record.partition), OffsetAndMetadata(record.offset))
+            found.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         return found
 
     async def committed(
@@ -562,10 +553,8 @@ class Consumer:
         """Commit (with enable.auto.commit), leave the group and close the sockets."""
         if self._closed:
             return
-        for place, at in self._not_given().items():
-            reading = self._consumer.fetching.readings.get(place)
-            if reading is not None:
-                reading.seek(at.offset)
+        for place, offset in self._not_given().items():
+            self._consumer.give_back(place, offset)
         self._closed = True
         self._news.set()
         try:

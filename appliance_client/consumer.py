@@ -133,7 +133,7 @@ class Consumer:
             BrokerError: the group or a topic may not be read.
         """
         most = self._options.max_poll_records if max_records is None else max_records
-        records = self._poll(timeout_ms, lambda: self._consumer.fetching.take(most)) or {}
+        records = self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
             records = self._for_retry(records, self._handing_back)
@@ -176,13 +176,21 @@ class Consumer:
         """`default.api.timeout.ms`."""
         return self._options.default_api_timeout_ms / 1000
 
+    def _take(self, most: int) -> Records:
+        records = self._consumer.take(most)
+        if self._consumer.by_key and not records:
+            self._io.ring()  # what was read waits for its key: there is room to fetch more
+        return records
+
     def _keep(self, record: ConsumerRecord) -> bool:
         """Keep a record that failed, if its group asks for the order; return whether it is kept (`ordered`)."""
         with self._lock:
             marks = self._consumer.keep(record)
         if marks is None:
             return False
-        self._not_given.pop(TopicPartition(record.topic, record.partition), None)
+        place = TopicPartition(record.topic, record.partition)
+        if place not in self._consumer.by_key:  # there, the iterator has others of the partition
+            self._not_given.pop(place, None)
         self._io.call(self._consumer.mark(marks), None, "mark")
         self._io.ring()
         return True
@@ -291,7 +299,11 @@ class Consumer:
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
         at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        self._change(lambda: self._reading(partition).seek(at.offset, at.leader_epoch))
+        self._change(lambda: self._seek(partition, at))
+
+    def _seek(self, place: TopicPartition, at: OffsetAndMetadata) -> None:
+        self._reading(place).seek(at.offset, at.leader_epoch)
+        self._consumer.sought(place)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on where the log begins; of all assigned partitions where none is named."""
@@ -304,6 +316,7 @@ class Consumer:
     def _seek_all(self, places: Iterable[TopicPartition], where: str) -> None:
         for place in tuple(places) or tuple(self._consumer.fetching.readings):
             self._reading(place).seek_to(where)
+            self._consumer.sought(place)
 
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record; waits until it is known."""
@@ -407,11 +420,7 @@ class Consumer:
             return None
         # The iterator has taken more than it has given: its partitions stand where it has come to.
         with self._lock:
-            positions = self._consumer.positions(self._consumer.fetching.readings)
-        for place, offset in self._not_given.items():
-            if place in positions:
-                positions[place] = OffsetAndMetadata(offset)
-        return positions
+            return self._consumer.positions(self._consumer.fetching.readings, self._not_given)
 
     # ── topics ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -433,9 +442,7 @@ class Consumer:
             # What the iterator has not given was not processed: it must not be committed.
             with self._lock:
                 for place, offset in self._not_given.items():
-                    reading = self._consumer.fetching.readings.get(place)
-                    if reading is not None:
-                        reading.seek(offset)
+                    self._consumer.give_back(place, offset)
         self._closed = True
         try:
             if timeout_ms > 0:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
@@ -22,11 +23,15 @@ from appliance_client.errors import ClientError, IllegalStateError, OptionError,
 from appliance_client.fetching import Fetching
 from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
+from appliance_client.key_order import KeyOrder
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.ordered import Ordered, rules_of
+from appliance_client.reading import Reading
 from appliance_client.scheduling import Outcome, Task
 from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
+
+NOTHING: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 __all__ = ["ConsumerCore", "RebalanceListener", "Records", "Turn"]
 
@@ -72,6 +77,8 @@ class ConsumerCore:
         # Only a consumer that commits by itself knows what was processed.
         self.deaths = Deaths() if options.retry_topics and options.enable_auto_commit else None
         self.ordered = Ordered() if options.retry_topics else None
+        self.by_key: dict[TopicPartition, tuple[Reading, KeyOrder]] = {}
+        """Partitions of which the group asks for the order of keys; the reading tells one assignment from the next."""
         self._names: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
@@ -210,12 +217,25 @@ class ConsumerCore:
 
         return stop
 
-    def positions(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application has come to; nothing of a partition whose position is not known yet."""
+    def positions(
+        self, places: Iterable[TopicPartition], not_given: Mapping[TopicPartition, int] = NOTHING
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the application has come to; nothing of a partition whose position is not known yet.
+
+        Args:
+            not_given: from this offset on, what was taken for the application has not come to it.
+        """
         found = {}
         for place in places:
             reading = self.fetching.readings.get(place)
-            if reading is not None and reading.position is not None:
+            in_order = self.key_order(place) if self.by_key else None
+            if in_order is not None and reading is not None:
+                all_given = in_order.all_given(reading.position, not_given.get(place))
+                if all_given is not None:
+                    found[place] = all_given
+            elif place in not_given and reading is not None and reading.position is not None:
+                found[place] = OffsetAndMetadata(not_given[place])
+            elif reading is not None and reading.position is not None:
                 text = "" if self.ordered is None else self.ordered.text(place, reading.position)
                 found[place] = OffsetAndMetadata(reading.position, text, reading.position_epoch)
         return found
@@ -245,6 +265,8 @@ class ConsumerCore:
     def poll_begins(self) -> None:
         """The application polls: all that it was given before it has processed."""
         self._polls = True
+        for _, in_order in self.by_key.values():
+            in_order.polls(is_done=self._commits_by_itself)
         if not self._commits_by_itself:
             return
         now_s = self.core.scheduler.now_s
@@ -299,7 +321,10 @@ class ConsumerCore:
         """Commit these, or the positions of all assigned partitions. `who` is `owner()` of an earlier moment."""
         if self.coordinator is None:
             raise OptionError("commit needs a group.id")
-        what = self.positions(self.fetching.readings) if offsets is None else offsets
+        if offsets is None:
+            what = self.positions(self.fetching.readings)
+        else:
+            what = {place: self._with_order(place, each) for place, each in offsets.items()}
         await self.coordinator.commit(what, timeout_s, who or self.owner())
         if what:
             self.interceptors.committed(what)
@@ -315,10 +340,82 @@ class ConsumerCore:
         if self.ordered is not None:
             await self._learn_order({place.topic for place in places})
             for place, committed in found.items():
-                self._wait(place, self.ordered.found(place, committed))
-                if place.topic in self.ordered.rules:
-                    self.fetching.single.add(place)
+                self._begin_in_order(place, committed, self.ordered)
         return found
+
+    def _begin_in_order(
+        self, place: TopicPartition, committed: OffsetAndMetadata | None, ordered: Ordered
+    ) -> None:
+        self.by_key.pop(place, None)
+        self.fetching.most.pop(place, None)
+        rules, reading = ordered.rules.get(place.topic), self.fetching.readings.get(place)
+        if rules is None or reading is None:
+            return
+        if rules.is_by_key:
+            self.by_key[place] = reading, KeyOrder(rules, committed)
+            return
+        self.fetching.most[place] = 1
+        self._wait(place, ordered.found(place, committed))
+
+    # ── the order of keys ────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, records_max: int) -> Records:
+        """As `Fetching.take`, in the order that the group asks for."""
+        if not self.by_key:
+            return self.fetching.take(records_max)
+        while True:
+            self.fetching.most.update(self._room())
+            taken = self.fetching.take(records_max)
+            read = {place: taken.pop(place) for place in list(taken) if place in self.by_key}
+            left = records_max - sum(map(len, taken.values()))
+            now_s = self.core.scheduler.now_s
+            for place in list(self.by_key):
+                reading, in_order = self.by_key.pop(place)
+                if reading is not self.fetching.readings.get(place):
+                    continue
+                self.by_key[place] = (
+                    reading,
+                    in_order,
+                )  # behind the others: next time each is another one's turn
+                most = 0 if reading.paused or reading.held else left
+                given = in_order.exchange(
+                    read.get(place, ()), most, now_s, high_watermark=reading.high_watermark
+                )
+                if given:
+                    taken[place] = given
+                    left -= len(given)
+            if taken or not read:
+                return taken
+
+    def _room(self) -> dict[TopicPartition, int]:
+        return {
+            place: 0 if reading.position is None else in_order.room(reading.position)
+            for place, (reading, in_order) in self.by_key.items()
+        }
+
+    def key_order(self, place: TopicPartition) -> KeyOrder | None:
+        """Return what keeps the order of keys in a partition; None if the group does not ask for it."""
+        reading, in_order = self.by_key.get(place, (None, None))
+        return in_order if reading is not None and reading is self.fetching.readings.get(place) else None
+
+    def _with_order(self, place: TopicPartition, said: OffsetAndMetadata) -> OffsetAndMetadata:
+        """Return what to commit where the application says that all is done below an offset."""
+        in_order = self.key_order(place) if self.by_key else None
+        return said if in_order is None else in_order.done_below(said.offset)
+
+    def give_back(self, place: TopicPartition, offset: int) -> None:
+        """What was taken at `offset` and behind it has not come to the application."""
+        in_order, reading = self.key_order(place), self.fetching.readings.get(place)
+        if in_order is not None:
+            in_order.give_back(offset)
+        elif reading is not None:
+            reading.seek(offset)
+
+    def sought(self, place: TopicPartition) -> None:
+        """The application reads on at another offset: what it was given before does not count."""
+        in_order, reading = self.key_order(place), self.fetching.readings.get(place)
+        if in_order is not None and reading is not None and self.ordered is not None:
+            self.by_key[place] = reading, KeyOrder(self.ordered.rules[place.topic])
 
     # ── the order of a partition ─────────────────────────────────────────────────────────────────────────
 
@@ -358,16 +455,32 @@ class ConsumerCore:
 
         None if it is to be handed back.
         """
+        place = TopicPartition(record.topic, record.partition)
+        rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
+        if rules is not None and rules.is_by_key:
+            return self._keep_in_key_order(place, record)
         again = None if self.ordered is None else self.ordered.failed(record)
         if again is None or self.ordered is None:
             return None
-        place = TopicPartition(record.topic, record.partition)
         if place not in self.fetching.readings:
             return {}  # the next consumer gets it
         self.go_on(place, record.offset)
         self._wait(place, self.ordered.rules[record.topic].wait_s(again.times))
         self.core.touch()
         return {place: OffsetAndMetadata(record.offset, self.ordered.text(place, record.offset))}
+
+    def _keep_in_key_order(
+        self, place: TopicPartition, record: ConsumerRecord
+    ) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        in_order = self.key_order(place)
+        if in_order is None:
+            return {}  # the next consumer gets it
+        wait_s = in_order.keep(record, self.core.scheduler.now_s)
+        if wait_s is None:
+            return None
+        self.core.background(self._wake(wait_s))
+        self.core.touch()
+        return {place: in_order.failures()}
 
     # ── records that kill ────────────────────────────────────────────────────────────────────────────────
 
@@ -377,9 +490,15 @@ class ConsumerCore:
         if ordered is None or not records:
             return None
         kept_in_order = {
-            place: each for place, each in records.items() if each and place.topic in ordered.rules
+            place: each
+            for place, each in records.items()
+            if each and place.topic in ordered.rules and place not in self.by_key
         }
-        others = {place: each for place, each in records.items() if place not in kept_in_order}
+        others = {
+            place: each
+            for place, each in records.items()
+            if place not in kept_in_order and place not in self.by_key
+        }
         plan = Plan(others, {}, [], {})
         if self.deaths is not None:
             plan = self.deaths.plan(others, self.core.scheduler.now_s)
@@ -387,8 +506,13 @@ class ConsumerCore:
             ordered.give(place, first)
             plan.given[place] = [first]
             plan.next_offsets[place] = first.offset + 1
-        for place in records:
-            (self.fetching.single.add if place in plan.next_offsets else self.fetching.single.discard)(place)
+        for place, each in records.items():
+            if place in self.by_key:
+                plan.given[place] = each
+            elif place in plan.next_offsets:
+                self.fetching.most[place] = 1
+            else:
+                self.fetching.most.pop(place, None)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
         return plan if plan.marks or plan.dead or plan.next_offsets else None
@@ -398,7 +522,11 @@ class ConsumerCore:
         if self.deaths is not None:
             self.deaths.put_back(plan, dead, self.core.scheduler.now_s)
         for record in (*dead, *(some[0] for some in plan.given.values() if some)):
-            self.go_on(TopicPartition(record.topic, record.partition), record.offset)
+            place = TopicPartition(record.topic, record.partition)
+            if place in self.by_key:
+                self.give_back(place, record.offset)
+            else:
+                self.go_on(place, record.offset)
 
     def go_on(self, place: TopicPartition, offset: int) -> None:
         """Read on at `offset`, if the partition is still this consumer's."""
@@ -425,7 +553,11 @@ class ConsumerCore:
         return await self.coordinator.committed(places, timeout_s)
 
     def refuse_columns(self) -> None:
-        """Raises IllegalStateError where interceptors want to see records."""
+        """Raises IllegalStateError where interceptors want to see records, or the group asks for an order."""
+        if self.ordered is not None and self.ordered.rules:
+            raise IllegalStateError(
+                "the group asks for the order (retry.ordered); poll_arrow keeps none. Use poll"
+            )
         if self.interceptors:
             raise IllegalStateError("interceptors see records; poll_arrow has none. Use poll")
 

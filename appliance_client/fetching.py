@@ -14,21 +14,13 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.list_offsets import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-)
+from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance_client.connection import Connection, body_cursor
 from appliance_client.core import Core
 from appliance_client.decoding import take_from
-from appliance_client.errors import (
-    ClientError,
-    CorruptRecordsError,
-    NoOffsetError,
-    error_of,
-)
+from appliance_client.errors import ClientError, CorruptRecordsError, NoOffsetError, error_of
 from appliance_client.kernel import ConsumerRecord
 from appliance_client.offset_lookup import OffsetLookup
 from appliance_client.options import ConsumerOptions
@@ -96,7 +88,7 @@ class Fetching:
         self.readings: dict[TopicPartition, Reading] = {}
         self.from_start: frozenset[str] = frozenset()
         """Topics that are read from their start where nothing is committed, whatever auto.offset.reset says."""
-        self.single: set[TopicPartition] = set()  # of these, one record is taken at a time
+        self.most: dict[TopicPartition, int] = {}  # of these, so many records are taken at a time
         self._errors: deque[tuple[ClientError, Reading | None, int]] = deque()
         self.on_news: Callable[[], None] = lambda: None
         """Called when `take` may have something to give."""
@@ -169,8 +161,10 @@ class Fetching:
             return taken
         left = records_max
         for reading in readings:
+            if not (most := min(self.most.get(reading.place, left), left)):
+                continue
             try:
-                found = take_from(reading, 1 if reading.place in self.single else left, self._options)
+                found = take_from(reading, most, self._options)
             except Exception as error:
                 if isinstance(error, ClientError):
                     error.partition = reading.place

@@ -1,4 +1,4 @@
-"""Keeps the order of a partition when a record fails, for groups with `retry.ordered`.
+"""Keeps the order of a partition when a record fails, for groups with `retry.ordered`. `key_order`: only that of a key.
 
 A record that fails is not handed back. The consumer keeps it, gives nothing more of its partition, and gives it again
 after the delay of its level. So what follows it waits. A *mark* beside the committed offset says how often it failed:
@@ -26,10 +26,14 @@ _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0
 
 
 class Rules(NamedTuple):
-    """What the settings of a retry topic ask. `levels_s`: delays in seconds, at least one."""
+    """What the settings of a retry topic ask.
+
+    `levels_s`: delays in seconds, at least one. `is_by_key`: only records with the key of a failed one wait for it.
+    """
 
     levels_s: tuple[float, ...]
     retries_max: int
+    is_by_key: bool = False
 
     def wait_s(self, times: int) -> float:
         """Return how long a record waits that has failed so often."""
@@ -49,7 +53,8 @@ def rules_of(configs: Mapping[str, str | None]) -> Rules | None:
         return None
     levels = [_LEVEL.fullmatch(each.strip()) for each in (configs.get("retry.levels") or "").split(",")]
     waits_s = tuple(int(each[1]) * _UNITS_S[each[2]] for each in levels if each is not None)
-    return Rules(waits_s or (10.0,), int(configs.get("retry.max") or 0))
+    is_by_key = configs.get("retry.ordered.by.key") == "true"
+    return Rules(waits_s or (10.0,), int(configs.get("retry.max") or 0), is_by_key)
 
 
 class Ordered:

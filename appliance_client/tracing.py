@@ -27,6 +27,7 @@ TOPIC: Final = "trace-reports"
 HEADER: Final = "traceparent"
 WAITING_MAX: Final = 10_000
 """Records that were got and are not committed yet, and reports that wait to be sent; of more, the oldest is dropped."""
+CLOSE_S: Final = 2.0
 _PARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]([0-9a-f])(?:-.*)?", re.DOTALL)
 _LENGTH_MAX: Final = 512
 
@@ -129,22 +130,31 @@ class TraceConsumer:
                 }
             )
 
-    def close(self) -> None:
-        """Send what waits, and end the thread when it is sent."""
+    def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Give what waits to the producer of the reports, and end the thread; wait for that at most `timeout_s`.
+
+        Flush or close that producer after this, because it may not have sent what it got. Reports that come after this
+        are dropped.
+        """
         with self._wakes:
             self._is_closed = True
             self._wakes.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
 
     def _report(self, report: dict[str, Any]) -> None:
         with self._wakes:
+            if self._is_closed:
+                self.dropped += 1
+                return
             if len(self._waiting) >= WAITING_MAX:
                 self._waiting.popleft()
                 self.dropped += 1
             self._waiting.append(report)
             self._wakes.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="trace-reports", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="trace-reports", daemon=True)
+                self._thread.start()
 
     def _run(self) -> None:
         has_failed = False

@@ -281,6 +281,12 @@ def _observed() -> Iterator[Figure]:
             "CPU s/GB",
             LESS,
         )
+        yield Figure(
+            f"observed_1k.{way}_services_s_per_stream_s",
+            f"1 KiB records in, {title}: services process reads on after the stream",
+            "× its time",
+            LESS,
+        )
         if way != "plain":
             yield Figure(f"observed_1k.{way}_cost", f"1 KiB records in: cost of {title}", "share", LESS)
 

@@ -30,7 +30,7 @@ PYTHON = "/usr/bin/python3"
 STAGE = "staged"
 """deploy/debian/rules takes the files from there."""
 LIBRARY = Path("usr/lib") / PACKAGE
-EXTRAS = "[cli,console,oauth,zookeeper]"
+EXTRAS = "[cli,console,oauth,schemas,telemetry,zookeeper]"
 PLATFORMS = (
     "linux_x86_64",
     "manylinux_2_34_x86_64",

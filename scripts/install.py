@@ -26,7 +26,7 @@ from build import AUTO, PURE, ROOT, BuildFailed, digest, run, say
 
 STAMP = ".installed"
 CHOICE = ".build-choice"
-WITH = "[cli,console,zookeeper]"
+WITH = "[cli,console,schemas,zookeeper]"
 """The extras of every installation of this tree: the README's commands need them (decision 0090)."""
 
 

@@ -18,7 +18,7 @@ import click
 from appliance.cli.program import program
 from appliance.config.declaration import Declaration, Effect, text_of
 from appliance.config.settings import option_declarations
-from appliance.config.topic_configs import BROKER_WIDE
+from appliance.config.topic_defaults import BROKER_WIDE
 from appliance.version import VERSION
 
 NAME = "appliance"

@@ -56,6 +56,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "read_client_pushes",
         "unreadable_client_pushes",
         "dropped_client_series",
+        "sent_otlp_requests",
+        "failed_otlp_requests",
     ),
     "console": ("sessions", "refused_logins", "refused_requests", "ended_connections", "streams"),
     "services": (
@@ -71,6 +73,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "traced_records",
         "untraced_records",
         "dropped_steps",
+        "waiting_records",
+        "overdue_ms",
     ),
     "netproc": (
         "watched_partitions",
@@ -83,6 +87,9 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "client_pushes",
         "refused_client_pushes",
         "lost_client_pushes",
+        "delayed_records",
+        "handed_back_records",
+        "dead_letters",
     ),
     "ioproc": (
         "failed_log_dirs_bits",

@@ -66,15 +66,21 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
 
 
 class MemoryWanted(msgspec.Struct, tag=True, frozen=True):
-    """Metrics process → supervisor: say how much memory each process has."""
+    """Metrics process → supervisor: say how much memory each process has, and what it reads and writes."""
 
 
 class MemoryShare(_Peer, tag=True, frozen=True):
-    """Supervisor → metrics process: memory and open files of one process; the supervisor's generation is 0."""
+    """Supervisor → metrics process: memory, open files and disk of one process; the supervisor's generation is 0.
+
+    -1: the kernel does not show it.
+    """
 
     proportional_bytes: int
-    """PSS; -1: the kernel does not show it."""
+    """PSS."""
     open_files: int
+    read_bytes: int = -1
+    """What this life has had a disk read; `written_bytes`: what it has made dirty, to be written to a disk."""
+    written_bytes: int = -1
 
 
 class Reloaded(msgspec.Struct, tag=True, frozen=True):

@@ -31,7 +31,8 @@ for KEPT_PER_PAGE processes (`metrics/proc_files.py`).
 
 The region `logs` has one row of four words for each row of the partition table, written by the worker that leads the
 partition: incarnation, bytes, segments, zeros. Behind these rows, each worker has a page for what its requests and its
-flushes took, which it alone writes: histograms one after the other, from PRODUCE_QUEUE on.
+flushes took, which it alone writes: histograms one after the other, from PRODUCE_QUEUE on. Behind these pages, each
+services process has one of its own: a histogram of how late it has delivered records (LATENESS).
 
 Rules
 
@@ -85,7 +86,7 @@ FETCHES: Final = 5
 FAILED_PRODUCES: Final = 6
 FAILED_FETCHES: Final = 7
 
-KEPT_WORDS: Final = 6
+KEPT_WORDS: Final = 12
 KEPT_PER_PAGE: Final = 4096 // WORD_BYTES // KEPT_WORDS
 
 LOG_WORDS: Final = 4
@@ -102,6 +103,8 @@ FETCH_QUEUE: Final = PRODUCE_REPLICATE + HISTOGRAM_WORDS
 FETCH_LOG: Final = FETCH_QUEUE + HISTOGRAM_WORDS
 """The look-up of the records' place."""
 FLUSH_TIME: Final = FETCH_LOG + HISTOGRAM_WORDS
+LATENESS: Final = 0
+"""In the page of a services process: from the time at which a record was due until it was appended."""
 STAGE_WORDS: Final = FLUSH_TIME + HISTOGRAM_WORDS
 
 _APIS_AT: Final = HEAD_WORDS
@@ -137,15 +140,15 @@ def part_position(part: int, *, rows: int) -> int:
     return part * _part_words(rows) * WORD_BYTES
 
 
-def log_sizes_bytes(rows: int, workers: int) -> int:
-    """Return the bytes of the region `logs` for so many partitions and workers."""
-    return stages_at(workers, rows=rows) * WORD_BYTES
+def log_sizes_bytes(rows: int, processes: int) -> int:
+    """Return the bytes of the region `logs` for so many partitions, and workers and services processes together."""
+    return stages_at(processes, rows=rows) * WORD_BYTES
 
 
-def stages_at(worker: int, *, rows: int) -> int:
-    """Return the index of the first word of a worker's page; workers are numbered over all slots."""
+def stages_at(process: int, *, rows: int) -> int:
+    """Return the index of the first word of a process's page: workers first, numbered over all slots, then services."""
     first = -(-rows * LOG_WORDS // _PAGE_WORDS)
-    return (first + worker) * _PAGE_WORDS
+    return (first + process) * _PAGE_WORDS
 
 
 class TrafficPart:

@@ -49,6 +49,7 @@ from appliance.channels.traffic_table import log_sizes_bytes, traffic_size_bytes
 from appliance.config import Settings
 from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.line_ring import LineRing
 from appliance.ipc.process_table import (
     ProcessRow,
     ProcessTable,
@@ -221,7 +222,9 @@ class Wiring:
         if settings.counts_traffic:
             rows = settings.broker.max_partitions
             sizes[self.traffic_name] = traffic_size_bytes(settings.network.processes, rows, len(self.planned))
-            sizes[self.logs_name] = log_sizes_bytes(rows, settings.slots * settings.io.workers)
+            sizes[self.logs_name] = log_sizes_bytes(
+                rows, settings.slots * settings.io.workers + settings.services.processes
+            )
         for name, size_bytes in sizes.items():
             Region.create(name, size_bytes).close()
 
@@ -282,6 +285,7 @@ class Attachment:
         self._image = Region.open(wiring.image_name, writable=role.kind is RoleKind.CONTROLLER)
         self.process_table = ProcessTable(self._processes.view)
         self.row: ProcessRow = own_row(self._own_page.view, number)
+        self.last_lines = LineRing(self._own_page.view)
         self.partitions = PartitionTable(self._partitions.view, slots=wiring.settings.slots)
         self.image = ImageReader(wiring.runtime_dir, self._image.view)
         self.image_pointer = self._image.view

@@ -73,7 +73,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dir",
             "directory",
             type=click.Path(path_type=Path, file_okay=False),
-            help="The journal's directory, where audit.log.dir names another one than DATA_DIR/audit.",
+            help="The journal's directory, if audit.log.dir names another one than DATA_DIR/audit.",
         ),
         click.option(
             "--data-dir",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +14,11 @@ import click
 from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
-from appliance.errors import OperatorFault
+from appliance.errors import OperatorFault, StorageFault
 
 if TYPE_CHECKING:
     from appliance.control.backup.manifest import Manifest
+    from appliance.metrics.backup_page import Success
 
 CREATE: Final = "create"
 
@@ -46,6 +50,13 @@ def backup() -> None:
     "--keep", type=click.IntRange(min=1), metavar="N", help="Then remove all but the newest N backups."
 )
 @click.option(
+    "--metrics",
+    "metrics_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to FILE what the backup came to, for Prometheus (textfile collector of node_exporter).",
+)
+@click.option(
     "--zookeeper",
     metavar="HOST:PORT/CHROOT",
     help="Where the metadata are, if they are in ZooKeeper.  [default: as the running appliance says]",
@@ -53,7 +64,13 @@ def backup() -> None:
 @json_option
 @client_options
 def create(
-    *, places: tuple[str, ...], keep: int | None, zookeeper: str | None, as_json: bool, bootstrap: str
+    *,
+    places: tuple[str, ...],
+    keep: int | None,
+    metrics_file: Path | None,
+    zookeeper: str | None,
+    as_json: bool,
+    bootstrap: str,
 ) -> int:
     """Back up the appliance on DATA_DIR into TARGET. Without DATA_DIR, the one that answers at --bootstrap.
 
@@ -64,22 +81,27 @@ def create(
     from appliance.control.backup.take import take_backup
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import prune
+    from appliance.metrics.backup_page import Success
 
     if len(places) > 2:
         raise click.UsageError("give DATA_DIR and TARGET, or TARGET alone")
-    data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
     place = places[-1]
-    if "://" not in place:
-        _refuse_inside(Path(place), data_dir)
-    target = open_target(place, writes=True)
-    try:
-        taken = take_backup(
-            data_dir, target, zookeeper=zookeeper, say=lambda text: click.echo(text, err=True)
-        )
-        removed = prune(target, keep)[0] if keep is not None else []
-    finally:
-        target.close()
-    manifest = taken.manifest
+    with _measured(metrics_file, place) as successes:
+        data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
+        if "://" not in place:
+            _refuse_inside(Path(place), data_dir)
+        target = open_target(place, writes=True)
+        try:
+            taken = take_backup(
+                data_dir, target, zookeeper=zookeeper, say=lambda text: click.echo(text, err=True)
+            )
+            manifest = taken.manifest
+            successes.append(
+                Success(taken.elapsed_s, manifest.length_bytes, taken.copied_bytes, len(manifest.partitions))
+            )
+            removed = prune(target, keep)[0] if keep is not None else []
+        finally:
+            target.close()
     if as_json:
         print_json(
             _told(manifest)
@@ -93,6 +115,43 @@ def create(
     for id in removed:
         click.echo(f"removed backup {id}")
     return 0
+
+
+@contextmanager
+def _measured(file: Path | None, place: str) -> Iterator[list[Success]]:
+    """Write metrics of what happens inside, also if it fails: what it appends to the list has succeeded.
+
+    Raises:
+        StorageFault: the backup was stored, and the file cannot be written.
+    """
+    successes: list[Success] = []
+    failed = True
+    try:
+        yield successes
+        failed = False
+    finally:
+        if file is not None:
+            fault = _write_metrics(file, place, successes[-1] if successes else None)
+            if fault is not None:
+                click.echo(f"{file}: metrics not written: {fault}", err=True)
+                if not failed:
+                    raise fault
+
+
+def _write_metrics(file: Path, place: str, success: Success | None) -> StorageFault | None:
+    from appliance.log.checkpoint import replace_file
+    from appliance.metrics.backup_page import backup_page
+
+    target = place.partition("?")[0]
+    try:
+        before = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        before = ""
+    try:
+        replace_file(file, backup_page(target, success, now_s=time.time(), before=before))
+    except StorageFault as fault:
+        return fault
+    return None
 
 
 @backup.command(name="list")
@@ -182,7 +241,8 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
 def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups, and files that no backup needs.
 
-    The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
+    The command asks for confirmation; without a terminal it requires --yes. If TARGET is a directory, it refuses
+    while a backup into it runs. An object store has no such lock: do not prune it meanwhile.
     """
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 import click
+from click.core import ParameterSource
 
 from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.columns import COLUMNS as FILE_COLUMNS
 from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, opened, write_columns
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.options import client_options
+from appliance.cli.output import TerminalSink
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
@@ -69,8 +73,26 @@ Partition = tuple[str, int]
     "--encoding",
     type=click.Choice(tuple(ENCODINGS)),
     default="raw",
-    show_default=True,
-    help="How --print and --format write keys and values.",
+    help="How --print and --format write keys and values.  [default: raw; on a terminal, with escapes for bytes that"
+    " would control it]",
+)
+@click.option(
+    "--schemas",
+    "schema_directory",
+    metavar="DIRECTORY",
+    type=click.Path(exists=True, file_okay=False),
+    help="Decode keys and values by the schemas of Avro and Protobuf in DIRECTORY (docs/console.md).",
+)
+@click.option(
+    "--schema-registry",
+    metavar="URL",
+    help="Decode keys and values by the schemas of this registry, such as http://127.0.0.1:8081.",
+)
+@click.option(
+    "--decode",
+    type=click.Choice(("auto", "avro", "protobuf")),
+    help="How to decode. Without a schema, protobuf shows the numbers of fields.  [default: auto with a place of"
+    " schemas]",
 )
 @click.option("--null-marker", metavar="TEXT", default="", help="Text to print for a null key or value.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a line of JSON, with all fields.")
@@ -105,6 +127,9 @@ def consume(
     columns: str,
     layout: str | None,
     encoding: str,
+    schema_directory: str | None,
+    schema_registry: str | None,
+    decode: str | None,
     null_marker: str,
     as_json: bool,
     to: str | None,
@@ -121,7 +146,10 @@ def consume(
     start = parse_place(place)
     if to is None and any(each is not None for each in (output, file_columns, text)):
         raise click.UsageError("--output, --columns and --text need --to")
+    is_decoded = any(each is not None for each in (schema_directory, schema_registry, decode))
     if to in ("parquet", "arrow"):
+        if is_decoded:
+            raise click.UsageError(f"--to {to} writes keys and values as they are, without --decode")
         if is_regex or follow or group is not None or as_json or layout is not None:
             raise click.UsageError(
                 f"--to {to} cannot be used with --regex, --follow, --group, --json or --format"
@@ -147,6 +175,9 @@ def consume(
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
+    if is_decoded:
+        decoding = Decoding(decode or "auto", schema_directory, schema_registry, warn=_warn)
+        formatter = decoding.json_line() if as_json else decoding.formatter(formatter)
     if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
         raise click.UsageError("--group allows only --from beginning or end, and no --partition")
     options: dict[str, object] = {
@@ -161,7 +192,8 @@ def consume(
             "enable.auto.commit": True,
             "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
         }
-    with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as sink:
+    with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as opened_sink:
+        sink = _shown_on(opened_sink, is_text=output is None and not as_json)
         client = consumer(bootstrap, options)
         try:
             topics = _topics(client, topic, is_regex=is_regex)
@@ -175,6 +207,14 @@ def consume(
                 Reader(client, formatter, None if follow else ends, sink).run(count)
         finally:
             client.close()
+
+
+def _shown_on(sink: BinaryIO, *, is_text: bool) -> Sink:
+    """Return where to print records: with escapes on a terminal, unless somebody has asked for the bytes."""
+    source = click.get_current_context().get_parameter_source("encoding")
+    if is_text and sys.stdout.isatty() and source is ParameterSource.DEFAULT:
+        return TerminalSink(sink)
+    return sink
 
 
 def _formatter(
@@ -195,13 +235,21 @@ def _formatter(
     return text_formatter(chosen, null_marker=null_marker, encode=encode)
 
 
+class Sink(Protocol):
+    """Where records are printed."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class Reader:
     """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
     __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink", "caught_up", "in_group")
 
     def __init__(
-        self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: BinaryIO
+        self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: Sink
     ) -> None:
         self._client = client
         self._formatter = formatter

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import admin_client
 from appliance.cli.connecting import BrokerError
-from appliance.cli.dead_letter_log import Choose, DeadLetter, DeadLetterLog, Replay
-from appliance.cli.moments import utc_ms
 from appliance.cli.options import DURATION, client_options, duration_ms
-from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.retry_topics import Retries, retries_of
+from appliance.cli.output import json_option, plain, plain_lines, print_json, print_table
+from appliance.cli.topic_client import ClientReader, ClientWriter
+from appliance.views.dead_letters import DeadLetter, DeadLetterLog, Filter, Replay, text_of
+from appliance.views.moments import utc_ms
+from appliance.views.retries import Retries, retries_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,32 +78,20 @@ def filter_options(command: F) -> F:
     return command
 
 
-def _chooser(
+def _filter(
     headers: tuple[str, ...],
     key: str | None,
     since_ms: int | None,
     exception: str | None,
     ids: tuple[str, ...],
-) -> Choose:
-    wanted = [each.partition("=") for each in headers]
+) -> Filter:
+    return Filter(ids, key, since_ms, exception, headers)
 
-    def has(letter: DeadLetter, name: str, equals: str, value: str) -> bool:
-        return any(
-            known == name and (not equals or (said or b"").decode("utf-8", "replace") == value)
-            for known, said in letter.headers
-        )
 
-    def choose(letter: DeadLetter) -> bool:
-        history = letter.history
-        return (
-            (not ids or letter.identity in ids)
-            and (key is None or letter.key == key.encode())
-            and (since_ms is None or letter.timestamp_ms >= since_ms)
-            and (exception is None or exception in history.exception or exception in history.reason)
-            and all(has(letter, *each) for each in wanted)
-        )
-
-    return choose
+@contextmanager
+def _retries(bootstrap: str, group: str, topic: str) -> Iterator[tuple[ClientReader, Retries]]:
+    with closing(ClientReader(bootstrap)) as reader:
+        yield reader, retries_of(reader, group, topic)
 
 
 @dead_letters.command(name="list")
@@ -128,8 +114,8 @@ def list_letters(
 ) -> None:
     """List the dead letters of GROUP on TOPIC."""
     found = []
-    for letter in _chosen(bootstrap, retries_of(admin_client(bootstrap), group, topic), filters):
-        found.append(_row(letter))
+    for letter in _chosen(bootstrap, group, topic, filters):
+        found.append(letter.as_json())
         if len(found) == count_max:
             break
     if as_json:
@@ -165,20 +151,20 @@ def show(*, group: str, topic: str, as_json: bool, bootstrap: str, **filters: An
     """Show dead letters with their value and all headers."""
     found = [
         {
-            **_row(letter),
-            "value": _text(letter.value),
-            "headers": [[name, _text(value)] for name, value in letter.headers],
+            **letter.as_json(),
+            "value": text_of(letter.value),
+            "headers": [[name, text_of(value)] for name, value in letter.headers],
         }
-        for letter in _chosen(bootstrap, retries_of(admin_client(bootstrap), group, topic), filters)
+        for letter in _chosen(bootstrap, group, topic, filters)
     ]
     if as_json:
         print_json(found)
         return
     for each in found:
-        click.echo(f"{each['id']}  {each['record']}  died {each['died']}  key {each['key']}")
+        click.echo(plain(f"{each['id']}  {each['record']}  died {each['died']}  key {each['key']}"))
         for name, value in each["headers"]:
-            click.echo(f"  {name}: {value}")
-        click.echo(f"  {each['value']}")
+            click.echo(plain(f"  {name}: {value}"))
+        click.echo(plain_lines(f"  {each['value']}"))
     if not found:
         click.echo("no dead letters", err=True)
 
@@ -192,15 +178,16 @@ def show(*, group: str, topic: str, as_json: bool, bootstrap: str, **filters: An
 @client_options
 def replay(*, group: str, topic: str, dry_run: bool, as_json: bool, bootstrap: str, **filters: Any) -> None:
     """Move dead letters back to the group: each once, and with a count of failures that begins again."""
-    retries = retries_of(admin_client(bootstrap), group, topic)
-    if not retries.is_enabled:
-        raise BrokerError(f"retries of the group {group!r} on {topic} are disabled; enable them first")
-    with closing(DeadLetterLog(bootstrap, retries.dead_letter_topic)) as log:
-        choose = _chooser(**filters)
+    wanted = _filter(**filters)
+    with _retries(bootstrap, group, topic) as (reader, retries):
+        if not retries.is_enabled:
+            raise BrokerError(f"retries of the group {group!r} on {topic} are disabled; enable them first")
+        writer = ClientWriter(bootstrap)
+        log = DeadLetterLog(reader, retries.dead_letter_topic, writer)
         chosen = 0
-        mover = Replay(bootstrap, log, retries.retry_topic)
+        mover = Replay(log, retries.retry_topic, writer)
         for letter in log:
-            if not choose(letter):
+            if not wanted.chooses(letter):
                 continue
             chosen += 1
             if not dry_run:
@@ -223,17 +210,19 @@ def purge(
     *, group: str, topic: str, dry_run: bool, yes: bool, as_json: bool, bootstrap: str, **filters: Any
 ) -> None:
     """Remove dead letters. The command asks for confirmation; without a terminal it requires --yes."""
-    retries = retries_of(admin_client(bootstrap), group, topic)
-    if not dry_run and not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("dead-letters purge asks for confirmation; without a terminal give --yes")
-        click.confirm(f"Remove dead letters of {group} on {topic}?", abort=True, err=True)
-    with closing(DeadLetterLog(bootstrap, retries.dead_letter_topic)) as log:
-        choose = _chooser(**filters)
+    wanted = _filter(**filters)
+    with _retries(bootstrap, group, topic) as (reader, retries):
+        if not dry_run and not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError(
+                    "dead-letters purge asks for confirmation; without a terminal give --yes"
+                )
+            click.confirm(f"Remove dead letters of {group} on {topic}?", abort=True, err=True)
+        log = DeadLetterLog(reader, retries.dead_letter_topic, ClientWriter(bootstrap))
         chosen = 0
         batch: list[DeadLetter] = []
         for letter in log:
-            if not choose(letter):
+            if not wanted.chooses(letter):
                 continue
             chosen += 1
             if not dry_run:
@@ -256,36 +245,11 @@ def _report(done: str, count: int, *, dry_run: bool, as_json: bool) -> None:
         click.echo(f"{done} {count} dead letters")
 
 
-def _chosen(bootstrap: str, retries: Retries, filters: dict[str, Any]) -> Iterator[DeadLetter]:
-    choose = _chooser(**filters)
-    with closing(DeadLetterLog(bootstrap, retries.dead_letter_topic)) as log:
-        yield from (letter for letter in log if choose(letter))
-
-
-def _row(letter: DeadLetter) -> dict[str, Any]:
-    history, first = letter.history, letter.history.first
-    attempts = next((value for name, value in letter.headers if name == "__dlq.errors.delivery.count"), None)
-    is_number = attempts is not None and attempts.isdigit()
-    return {
-        "id": letter.identity,
-        "died": datetime.fromtimestamp(letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        "record": None if first is None else f"{first.topic}-{first.partition} at {first.offset}",
-        "attempts": int(attempts or 0) if is_number else None,
-        "replays": history.replays,
-        "exception": history.exception or None,
-        "message": history.reason or None,
-        "key": _text(letter.key),
-    }
-
-
-def _text(content: bytes | None) -> str | None:
-    """Return text as it is, and other bytes in base64."""
-    if content is None:
-        return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(content).decode()}"
+def _chosen(bootstrap: str, group: str, topic: str, filters: dict[str, Any]) -> Iterator[DeadLetter]:
+    wanted = _filter(**filters)
+    with _retries(bootstrap, group, topic) as (reader, retries):
+        log = DeadLetterLog(reader, retries.dead_letter_topic)
+        yield from (letter for letter in log if wanted.chooses(letter))
 
 
 def _short(text: str | None) -> str | None:

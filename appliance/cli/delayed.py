@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from appliance.cli.aliases import AliasedGroup
-from appliance.cli.client import admin_client, answer_of, asked, producer, refusal
-from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
-from appliance.cli.delayed_view import DelayedView, WaitingView
+from appliance.cli.client import asked, producer, refusal
+from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.config.retry_configs import RETRY_GROUP
-from appliance.delivery.due import CANCEL, ID_BYTES_MAX
+from appliance.cli.topic_client import ClientReader
+from appliance.views.delayed import DelayedView, Soonest, WaitingView, cancelling, delivery_id
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -36,10 +36,16 @@ def delayed() -> None:
 
 
 def _delivery_id(_context: click.Context, parameter: click.Parameter, text: str) -> bytes:
-    name = text.encode(errors="surrogateescape")
-    if not 0 < len(name) <= ID_BYTES_MAX:
-        raise click.BadParameter(f"an id has 1 to {ID_BYTES_MAX} bytes", param=parameter)
-    return name
+    try:
+        return delivery_id(text)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param=parameter) from None
+
+
+@contextmanager
+def _view(bootstrap: str) -> Iterator[DelayedView]:
+    with closing(ClientReader(bootstrap)) as reader:
+        yield DelayedView(reader)
 
 
 @delayed.command(name="list")
@@ -58,17 +64,10 @@ def list_delayed(*, topic: str | None, limit: int, as_json: bool, bootstrap: str
 
     The command reads everything that waits, which takes some time if there are millions of records.
     """
-    count = 0
-    # A heap of the records that are due first, with the latest of them on top.
-    first: list[tuple[int, int, WaitingView]] = []
-    for each in DelayedView(bootstrap).waiting(topic):
-        count += 1
-        item = (-each.waiting.due_ms, -count, each)
-        if len(first) < limit:
-            heapq.heappush(first, item)
-        elif item > first[0]:
-            heapq.heapreplace(first, item)
-    found = [each for _, _, each in sorted(first, reverse=True)]
+    soonest = Soonest(limit)
+    with _view(bootstrap) as view:
+        soonest.take(view.waiting(topic))
+    count, found = soonest.count, soonest.first()
     if as_json:
         print_json({"waiting": count, "records": [each.as_json() for each in found]})
         return
@@ -87,7 +86,8 @@ def show(*, topic: str, name: bytes, as_json: bool, bootstrap: str) -> int:
 
     The command reads what waits in the partitions that the topic uses.
     """
-    found = [each for each in DelayedView(bootstrap).waiting(topic) if each.waiting.delivery_id == name]
+    with _view(bootstrap) as view:
+        found = [each for each in view.waiting(topic) if each.waiting.delivery_id == name]
     found.sort(key=lambda each: each.waiting.due_ms)
     if as_json:
         print_json([each.as_json() for each in found])
@@ -120,8 +120,9 @@ def cancel(
     This holds for records that were produced before this command, and are not delivered yet. The command asks for
     confirmation; without a terminal it requires --yes.
     """
-    count = DelayedView(bootstrap).partitions(topic)
-    _require_delays(topic, bootstrap)
+    with _view(bootstrap) as view:
+        count = view.partitions(topic)
+        view.require_delays(topic)
     for each in partitions:
         if each >= count:
             raise BrokerError(f"{topic} has no partition {each}")
@@ -140,26 +141,6 @@ def cancel(
     return outcomes.finish()
 
 
-def _require_delays(topic: str, bootstrap: str) -> None:
-    """Without the setting, the record that cancels would appear in the topic."""
-    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    client = admin_client(bootstrap)
-    (pending,) = asked(
-        lambda: client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-    ).values()
-    configs = answer_of(pending)
-    group = configs.get(RETRY_GROUP)
-    if group is not None and group.value:
-        raise BrokerError(f"{topic} is a retry topic; what consumers hand back cannot be cancelled")
-    entry = configs.get("delivery.delay.enable")
-    if entry is None or entry.value != "true":
-        raise BrokerError(
-            f"{topic} has not the setting delivery.delay.enable = true, so nothing can be cancelled"
-        )
-
-
 def _cancel(
     topic: str, name: bytes, partitions: tuple[int, ...], bootstrap: str
 ) -> list[tuple[int, str | None]]:
@@ -170,8 +151,9 @@ def _cancel(
         told[message.partition() or 0] = None if error is None else refusal(error)
 
     client = producer(bootstrap, {"enable.idempotence": True})
+    headers: list[tuple[str, str | bytes | None]] = [*cancelling(name)]
     for partition in told:
-        client.produce(topic, None, partition=partition, headers=[(CANCEL, name)], on_delivery=note)
+        client.produce(topic, None, partition=partition, headers=headers, on_delivery=note)
     asked(lambda: client.flush(FLUSH_TIMEOUT_S))
     return sorted(told.items())
 

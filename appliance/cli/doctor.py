@@ -46,8 +46,9 @@ def doctor(
 ) -> int:
     """Look at kernel, limits, memory, disks, clock and configuration. Give the flags that `appliance serve` gets.
 
-    Each line is ok, advice or a problem. A problem can lose records or let anybody in, or the appliance cannot run
-    with it. The exit code is 1 if there is a problem. If the appliance runs, the limits are those of its processes.
+    Each line is ok, advice or a problem. A problem can lose records, let anybody in, or
+    prevent a start. The exit code is 1 if there is a problem. If the appliance runs, the limits are those of its
+    processes.
     """
     given = dict(name_and_value("--set", text) for text in overrides)
     if data_dir is not None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 
-from appliance.cli.connecting import BrokerError
-from appliance.cli.message_audit import internal_values
 from appliance.cli.moments import moment
 from appliance.cli.options import client_options
-from appliance.cli.output import json_option, print_json, print_table
-
-TOPIC: Final = "__trace"
-REPORTS: Final = "trace-reports"
-"""Where the native client reports what it has processed. Any producer may write there: only these steps count."""
-EVENTS_MAX: Final = 10_000
-_TRACE: Final = re.compile(r"[0-9a-f]{32}")
-_PLACE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})-(\d{1,19})")
+from appliance.cli.output import json_option, plain, print_json, print_table
+from appliance.cli.topic_client import ClientReader
 
 
 @click.command(short_help="Show the way of one record: produced, stored, fetched, consumed.")
@@ -39,31 +31,18 @@ def trace(*, record: str, from_ms: int | None, as_json: bool, bootstrap: str) ->
 
     The topic needs the setting trace.enable. Steps are about two seconds old. The command reads the topic __trace.
     """
-    from appliance.message_trace.event import Event, Step, decode, in_order
+    from appliance.views.topic_access import NotShown
+    from appliance.views.traces import traces_of, wanted_of
 
-    wanted = record.lower()
-    place = None if _TRACE.fullmatch(wanted) else _PLACE.fullmatch(record)
-    if place is None and not _TRACE.fullmatch(wanted):
-        raise click.UsageError(
-            f"{record!r} is neither a trace id of 32 hex digits nor TOPIC-PARTITION-OFFSET, such as orders-0-42"
-        )
-    asked = None if place is None else (place[1], int(place[2]), int(place[3]))
-    by_trace: dict[str, list[Event]] = {}
-    found_ids: set[str] = set() if asked is not None else {wanted}
-    values = internal_values(bootstrap, TOPIC, None, setting="trace.enable", from_ms=from_ms)
-    events = [event for value in values if (event := decode(value)) is not None]
-    reported = internal_values(bootstrap, REPORTS, None, setting="", from_ms=from_ms)
-    events += [
-        event for value in reported if (event := decode(value)) is not None and event.step == Step.PROCESSED
-    ]
-    if asked is not None:
-        found_ids = {event.trace for event in events if (event.topic, event.partition, event.offset) == asked}
-    for event in events:
-        if event.trace in found_ids:
-            by_trace.setdefault(event.trace, []).append(event)
-    if not by_trace:
-        raise BrokerError(f"{record}: no trace of it was found; docs/trace.md says which records are traced")
-    traces = [in_order(some[:EVENTS_MAX]) for _, some in sorted(by_trace.items())]
+    try:
+        wanted = wanted_of(record)
+    except ValueError as fault:
+        raise click.UsageError(str(fault)) from None
+    with closing(ClientReader(bootstrap)) as reader:
+        try:
+            traces = traces_of(reader, wanted, from_ms=from_ms)
+        except NotShown as fault:
+            raise NotShown(f"{record}: {fault}") from None
     if as_json:
         print_json(
             [
@@ -77,7 +56,9 @@ def trace(*, record: str, from_ms: int | None, as_json: bool, bootstrap: str) ->
 
 
 def _print(events: list[Any]) -> None:
-    click.echo(f"trace {events[0].trace}")
+    from appliance.views.traces import who
+
+    click.echo(f"trace {plain(events[0].trace)}")
     began_ms = next((each.at_ms for each in events if each.at_ms >= 0), -1)
     rows = [
         (
@@ -85,24 +66,13 @@ def _print(events: list[Any]) -> None:
             f"+{each.at_ms - began_ms}" if each.at_ms >= 0 else None,
             each.step,
             f"{each.topic}-{each.partition}-{each.offset}",
-            _who(each),
+            who(each),
         )
         for each in events
     ]
     print_table(("TIME", "MS", "STEP", "RECORD", "WHO"), rows, right=("MS",))
     if not any(each.step == "consumed" for each in events):
         click.echo("Not consumed by any group yet.")
-
-
-def _who(event: Any) -> str:
-    parts = []
-    if event.group:
-        parts.append(f"group {event.group}")
-    if event.client or event.principal:
-        parts.append(f"client {event.client} ({event.principal})")
-    if event.detail:
-        parts.append(event.detail)
-    return ", ".join(parts)
 
 
 def _time(at_ms: int) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from appliance.cli.output import print_json
+from appliance.cli.output import plain_lines, print_json
 
 NAMES_MAX: Final = 6
 """Things that a line about a refusal names; the rest are counted."""
@@ -45,5 +45,5 @@ class Outcomes:
         for reason, names in self._refused.items():
             shown = ", ".join(names[:NAMES_MAX])
             more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-            click.echo(f"appliance: {shown}{more}: {reason}", err=True)
+            click.echo(f"appliance: {plain_lines(f'{shown}{more}: {reason}')}", err=True)
         return 1 if self._refused else 0

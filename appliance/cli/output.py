@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import BinaryIO, Final
 
 import click
 
@@ -74,6 +74,28 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def plain_lines(text: str) -> str:
+    """`plain`, but lines stay lines, and tabs tabs."""
+    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
+
+
+class TerminalSink:
+    """A terminal that is given bytes of records: it shows what would control it as escapes."""
+
+    __slots__ = ("_terminal",)
+
+    def __init__(self, terminal: BinaryIO) -> None:
+        self._terminal = terminal
+
+    def write(self, data: bytes) -> None:
+        """Write one record, as text. Bytes that are no UTF-8 are escapes, too."""
+        self._terminal.write(plain_lines(data.decode(errors="backslashreplace")).encode())
+
+    def flush(self) -> None:
+        """Show it now."""
+        self._terminal.flush()
 
 
 def shown_duration(duration_ms: int) -> str:

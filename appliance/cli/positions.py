@@ -12,7 +12,7 @@ import click
 
 from appliance.cli.client import asked
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
-from appliance.cli.moments import utc_ms
+from appliance.views.moments import utc_ms
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -48,6 +48,7 @@ FORMS: Final = (
     "beginning, end, an offset, -N (the last N), @MILLISECONDS or a time such as 2026-01-31T12:00 (UTC)"
     " or 2026-01-31T12:00+02:00"
 )
+
 _OFFSET_MAX: Final = 2**63 - 1
 
 

@@ -17,6 +17,7 @@ import click
 
 from appliance.build import NAMES, build
 from appliance.cli.aliases import ALIASES
+from appliance.cli.output import plain_lines
 from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
 from appliance.extras import missing
 from appliance.version import VERSION
@@ -221,5 +222,5 @@ def _exit_code(command: Callable[[], object]) -> int:
 
 
 def _say(fault: Exception, code: int) -> int:
-    click.echo(f"appliance: {fault}", err=True)
+    click.echo(f"appliance: {plain_lines(str(fault))}", err=True)
     return code

@@ -47,8 +47,17 @@ def json_line(message: Message) -> bytes:
 
     Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null.
     """
+    return _as_line(json_object(message))
+
+
+def _as_line(told: dict[str, Any]) -> bytes:
+    return json.dumps(told, ensure_ascii=False).encode() + b"\n"
+
+
+def json_object(message: Message) -> dict[str, Any]:
+    """What `json_line` writes."""
     kind, timestamp_ms = message.timestamp()
-    told = {
+    return {
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
@@ -58,7 +67,11 @@ def json_line(message: Message) -> bytes:
         "value": text_or_base64(value_of(message)),
         "headers": [[name, text_or_base64(value)] for name, value in header_list(message)],
     }
-    return json.dumps(told, ensure_ascii=False).encode() + b"\n"
+
+
+def json_line_with(values: Callable[[Message], dict[str, Any]]) -> Formatter:
+    """Return `json_line` with some values by others: those that `values` returns for a record."""
+    return lambda message: _as_line(json_object(message) | values(message))
 
 
 def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:

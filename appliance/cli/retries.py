@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,7 +12,7 @@ from appliance.cli.client import admin_client, answer_of, asked, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, duration_ms
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.retry_topics import Retries, all_retries, retries_of, topic_configs
+from appliance.cli.topic_client import ClientReader, topic_configs
 from appliance.cli.topic_names import is_internal
 from appliance.config.retry_configs import (
     DEAD_LETTER_OF,
@@ -21,10 +22,12 @@ from appliance.config.retry_configs import (
     RETRY_LEVELS,
     RETRY_MAX,
     RETRY_ORDERED,
+    RETRY_ORDERED_BY_KEY,
     RETRY_TOPIC,
 )
 from appliance.config.sections.services import level_delays_ms
 from appliance.protocol.retry_names import dead_letter_topic, retry_topic
+from appliance.views.retries import Retries, all_retries, retries_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -64,6 +67,11 @@ def retries() -> None:
     help="Records that follow a failed one in its partition wait for it. Needs the native client.",
 )
 @click.option(
+    "--ordered-by-key",
+    is_flag=True,
+    help="As --ordered, but only records with the key of the failed one wait for it.",
+)
+@click.option(
     "--keep",
     "keep_ms",
     metavar="DURATION",
@@ -81,6 +89,7 @@ def enable(
     levels: str,
     retries_max: int,
     ordered: bool,
+    ordered_by_key: bool,
     keep_ms: int,
     as_json: bool,
     bootstrap: str,
@@ -107,7 +116,8 @@ def enable(
         RETRY_TOPIC: topic,
         RETRY_LEVELS: ",".join(names),
         RETRY_MAX: str(retries_max),
-        RETRY_ORDERED: str(ordered).lower(),
+        RETRY_ORDERED: str(ordered or ordered_by_key).lower(),
+        RETRY_ORDERED_BY_KEY: str(ordered_by_key).lower(),
         RETRY_DEAD_LETTERS: dead,
     }
     known = topic_configs(client, [name for name in (retry, dead) if name in existing])
@@ -122,7 +132,7 @@ def enable(
             err=True,
         )
     if as_json:
-        print_json(retries_of(client, group, topic).as_json())
+        print_json(_retries_of(bootstrap, group, topic).as_json())
         return
     click.echo(f"the group {group} can hand back records of {topic}: produce them to {retry}")
     click.echo(f"the group must also read {retry}; dead letters are in {dead}")
@@ -133,7 +143,8 @@ def enable(
 @client_options
 def list_retries(*, as_json: bool, bootstrap: str) -> None:
     """List the retries of all groups."""
-    found = all_retries(admin_client(bootstrap))
+    with closing(ClientReader(bootstrap)) as reader:
+        found = all_retries(reader)
     if as_json:
         print_json([each.as_json() for each in found])
     elif found:
@@ -156,7 +167,7 @@ def list_retries(*, as_json: bool, bootstrap: str) -> None:
 @client_options
 def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
     """Show the topics, the levels and what is wrong."""
-    found = retries_of(admin_client(bootstrap), group, topic)
+    found = _retries_of(bootstrap, group, topic)
     if as_json:
         print_json(found.as_json())
         return
@@ -166,7 +177,8 @@ def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
     click.echo(f"  levels             {', '.join(found.levels)}")
     click.echo(f"  delivered again    {found.retries_max} times at most")
     if found.is_ordered:
-        click.echo("  order              records that follow a failed one wait for it")
+        which = "with the key of a failed one" if found.is_ordered_by_key else "that follow a failed one"
+        click.echo(f"  order              records {which} wait for it")
     if found.fault:
         click.echo(f"  fault              {found.fault}")
 
@@ -179,10 +191,10 @@ def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
 def disable(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
     """Refuse records that consumers hand back. What waits already is still delivered; both topics stay."""
     client = admin_client(bootstrap)
-    found = retries_of(client, group, topic)
+    found = _retries_of(bootstrap, group, topic)
     _alter(client, found.retry_topic, {RETRY_ENABLE: "false"})
     if as_json:
-        print_json(retries_of(client, group, topic).as_json())
+        print_json(_retries_of(bootstrap, group, topic).as_json())
     else:
         click.echo(f"disabled retries of the group {group} on {topic}; records that wait are still delivered")
 
@@ -202,6 +214,11 @@ def _state(found: Retries) -> str:
     if not found.is_enabled:
         return "disabled"
     return "faulty" if found.fault else "enabled"
+
+
+def _retries_of(bootstrap: str, group: str, topic: str) -> Retries:
+    with closing(ClientReader(bootstrap)) as reader:
+        return retries_of(reader, group, topic)
 
 
 def _checked_topic(client: AdminClient, topic: str) -> _Topic:

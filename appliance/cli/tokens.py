@@ -37,7 +37,7 @@ def tokens() -> None:
     """Create, list, renew and end delegation tokens, which clients log in with in place of a password.
 
     The option `delegation.token.secret.key` of the broker turns tokens on. These commands need a login
-    (--command-config or -X), and one that is no token itself.
+    (--command-config or -X). This login must not use a token.
     """
 
 
@@ -97,7 +97,7 @@ password_option = click.option(
 def create(
     *, owner: str | None, renewers: tuple[str, ...], max_lifetime: int | None, as_json: bool, bootstrap: str
 ) -> None:
-    """Create a token, and print its id and its password. Who knows both can log in as the owner."""
+    """Create a token, and print its id and its password. Anybody who knows both can log in as the owner."""
     kind, _, name = (owner or "").partition(":")
     body = CreateDelegationTokenRequest(
         tuple(CreatableRenewers(*each.split(":", 1)) for each in renewers),
@@ -174,7 +174,7 @@ def list_tokens(*, owners: tuple[str, ...], as_json: bool, bootstrap: str) -> No
 @json_option
 @client_options
 def renew(*, password_file: Path | None, period: int | None, as_json: bool, bootstrap: str) -> None:
-    """Let a token live longer, up to its end."""
+    """Renew a token: it lives longer, but not beyond its maximum lifetime."""
     body = RenewDelegationTokenRequest(_password_of(password_file), _DEFAULT if period is None else period)
     told = _asked(first_that_answers(bootstrap), ApiKey.RENEW_DELEGATION_TOKEN, body)
     if as_json:

@@ -64,7 +64,7 @@ def top(
     """Show processes, rates, topics and the lag of groups, until Ctrl-C or q.
 
     IDLE is the part of the interval in which a process had no work. Without an appliance on this host, the command
-    shows what the broker of --bootstrap tells of topics and groups.
+    shows topics and groups as the broker of --bootstrap reports them.
     """
     watched = _Watched(data_dir, bootstrap)
     pictures = 1 if once else count

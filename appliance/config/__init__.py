@@ -19,7 +19,8 @@ from appliance.config.sections.io import IoSettings
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.settings import Settings
-from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
+from appliance.config.topic_configs import topic_config_declarations
+from appliance.config.topic_validation import validate_topic_configs
 
 __all__ = [
     "BrokerConfigs",

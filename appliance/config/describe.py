@@ -20,7 +20,8 @@ from appliance.config.kafka_settings import KafkaSetting, kafka_broker_settings
 from appliance.config.loggers import LEVEL_OF_KIND
 from appliance.config.option import declared_fields
 from appliance.config.settings import SECTIONS, Settings
-from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
+from appliance.config.topic_configs import TOPIC_CONFIGS
+from appliance.config.topic_defaults import BROKER_WIDE
 
 UNREAD: Final = "A setting of Apache Kafka that nothing here reads; the value is Kafka's default."
 

@@ -29,7 +29,8 @@ from appliance.config.kafka_settings import kafka_broker_settings
 from appliance.config.loggers import KINDS, LEVEL, LEVEL_OF_KIND, ROOT, setting_of
 from appliance.config.sections.network import connections_by_address
 from appliance.config.settings import Settings, option_declarations
-from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
+from appliance.config.topic_configs import TOPIC_CONFIGS
+from appliance.config.topic_defaults import BROKER_WIDE, scaled, topic_defaults
 from appliance.errors import ConfigurationError
 
 PRODUCER_ID_EXPIRATION_MS: Final = "producer.id.expiration.ms"

@@ -19,7 +19,8 @@ from appliance.config.kafka_settings import kafka_broker_settings
 from appliance.config.sections.delegation_tokens import SECRET_OPTION
 from appliance.config.sections.tls import OF_LISTENERS
 from appliance.config.settings import SECTIONS, Settings, option_declarations
-from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
+from appliance.config.topic_configs import TOPIC_CONFIGS
+from appliance.config.topic_defaults import BROKER_WIDE, scaled, topic_defaults
 from appliance.errors import ConfigurationError
 
 _NO_OVERRIDES: Final[Mapping[str, str]] = {}

@@ -13,7 +13,8 @@ from typing import Final
 from appliance.config.declaration import INT64_MAX, Declaration, text_of
 from appliance.config.option import declared_fields
 from appliance.config.settings import SECTIONS, Settings
-from appliance.config.topic_configs import BROKER_WIDE, topic_config_declarations
+from appliance.config.topic_configs import topic_config_declarations
+from appliance.config.topic_defaults import BROKER_WIDE
 
 _HEAD: Final = """\
 # Configuration

@@ -15,6 +15,7 @@ RETRY_GROUP: Final = "retry.group"
 RETRY_LEVELS: Final = "retry.levels"
 RETRY_MAX: Final = "retry.max"
 RETRY_ORDERED: Final = "retry.ordered"
+RETRY_ORDERED_BY_KEY: Final = "retry.ordered.by.key"
 RETRY_TOPIC: Final = "retry.topic"
 DEAD_LETTER_OF: Final = "dead.letter.retry.topic"
 _DELAY: Final = "delivery.delay.enable"
@@ -28,13 +29,15 @@ def check_retry_configs(configs: Mapping[str, Value]) -> None:
         configs: what was set for the topic, parsed.
 
     Raises:
-        ConfigurationError: a level is no duration, or a setting is missing beside `retry.group`.
+        ConfigurationError: a level is no duration, or a setting is missing that another one needs.
     """
     levels = configs.get(RETRY_LEVELS)
     if isinstance(levels, tuple):
         if not levels:
             raise ConfigurationError(f"{RETRY_LEVELS}: there must be a level, such as 5s")
         level_delays_ms(RETRY_LEVELS, levels)
+    if configs.get(RETRY_ORDERED_BY_KEY) and not configs.get(RETRY_ORDERED):
+        raise ConfigurationError(f"{RETRY_ORDERED_BY_KEY}: the topic also needs {RETRY_ORDERED} = true")
     if not configs.get(RETRY_GROUP):
         return
     if not configs.get(_DELAY):

@@ -1,4 +1,4 @@
-"""Every topic setting of Apache Kafka 4.3, `durability` of our own, and the broker-wide names that set its default.
+"""Every topic setting of Apache Kafka 4.3, and the settings that only the appliance has, each declared once.
 
 Names, types, defaults, ranges and the order of synonyms: Kafka's `LogConfig.java`, `TopicConfig.java` and
 `ServerTopicConfigSynonyms.java`. Remote storage is declared so that tools find what they look for, and can
@@ -7,7 +7,6 @@ only stay off.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,10 +18,7 @@ from appliance.config.declaration import (
     Effect,
     Value,
     text_of,
-    unknown_name,
 )
-from appliance.config.retry_configs import check_retry_configs
-from appliance.errors import ConfigurationError
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -186,7 +182,7 @@ _DECLARATIONS: Final = (
         "delivery.delay.enable",
         BOOLEAN,
         False,
-        "Whether the broker delivers records late that have a header `delivery.delay` or `delivery.at`. "
+        "Whether the broker delivers records with a header `delivery.delay` or `delivery.at` later. "
         "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
         effect=_NOW,
     ),
@@ -195,8 +191,7 @@ _DECLARATIONS: Final = (
         STRING,
         "levels",
         "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
-        "record goes from level to level until it is due, which costs one more append for each level. Kafka has no "
-        "such setting.",
+        "record is delivered when it is due. Kafka has no such setting.",
         choices=("levels", "exact"),
         effect=_NOW,
     ),
@@ -470,6 +465,14 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "retry.ordered.by.key",
+        BOOLEAN,
+        False,
+        "With `retry.ordered`: whether only the records of the same partition with the same key wait for a failed one. "
+        "Kafka has no such setting.",
+        effect=_NOW,
+    ),
+    _topic(
         "retry.topic",
         STRING,
         "",
@@ -535,8 +538,8 @@ _DECLARATIONS: Final = (
         "trace.sample",
         INT,
         0,
-        "With trace.enable, the broker also traces the records of one in this number of keys. 0 means only those with "
-        "a header. Kafka has no such setting.",
+        "With trace.enable, the broker also traces the records of one in this number of keys, and one in this number "
+        "of records without a key. 0 means only those with a header. Kafka has no such setting.",
         minimum=0,
         maximum=1_000_000_000,
         effect=_NOW,
@@ -555,111 +558,6 @@ _DECLARATIONS: Final = (
 TOPIC_CONFIGS: Final[Mapping[str, Declaration]] = {one.name: one for one in _DECLARATIONS}
 
 
-def _broker_wide(topic: Declaration, synonym: BrokerSynonym) -> Declaration:
-    """The declaration of a broker-wide name, from the topic setting it gives a default to.
-
-    As with Kafka, only the first name of a setting can be changed while the broker runs.
-    """
-    first = synonym is topic.synonyms[0]
-    minimum = topic.minimum
-    if synonym.factor != 1 and minimum is not None and minimum > 0:
-        minimum = 1
-    return Declaration(
-        name=synonym.name,
-        type=topic.type if synonym.factor == 1 else INT,
-        default=topic.default if synonym.factor == 1 and synonym.default is not None else None,
-        doc=topic.doc,
-        unit=synonym.unit,
-        minimum=minimum,
-        maximum=topic.maximum,
-        choices=topic.choices,
-        special=topic.special,
-        effect=topic.effect if topic.effect is Effect.NONE or first else Effect.AT_RESTART,
-    )
-
-
-BROKER_WIDE: Final[Mapping[str, tuple[Declaration, Declaration, BrokerSynonym]]] = {
-    synonym.name: (_broker_wide(topic, synonym), topic, synonym)
-    for topic in _DECLARATIONS
-    for synonym in topic.synonyms
-}
-"""Broker-wide name → its own declaration, the topic setting's, and the synonym that joins them."""
-
-COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
-VALUE_LENGTH_MAX: Final = 1 << 18
-"""Characters of one value. Kafka has no bound of its own; here every process reads the image that holds them."""
-
-_THROTTLED = re.compile(r"(?:[0-9]+:[0-9]+)(?:,[0-9]+:[0-9]+)*")
-
-
 def topic_config_declarations() -> tuple[Declaration, ...]:
     """Every topic setting, sorted by name."""
     return _DECLARATIONS
-
-
-def validate_topic_configs(
-    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None, *, can_delay: bool = True
-) -> None:
-    """Refuses what Kafka refuses when a topic is created or altered.
-
-    Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
-    `defaults` are what counts where `configs` say nothing: see `topic_defaults`. `can_delay`: there are services
-    processes, which delayed delivery, audit and trace need.
-
-    Raises:
-        ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
-    """
-    parsed: dict[str, Value] = {}
-    for name, text in configs.items():
-        declaration = TOPIC_CONFIGS.get(name)
-        if declaration is None:
-            raise unknown_name(name, TOPIC_CONFIGS, kind="topic setting")
-        if text is None:
-            raise ConfigurationError(f"{name}: the value must not be null")
-        if len(text) > VALUE_LENGTH_MAX:
-            raise ConfigurationError(
-                f"{name}: the value has {len(text)} characters, the maximum is {VALUE_LENGTH_MAX}"
-            )
-        parsed[name] = declaration.parse(text, exact=True)
-        if name.endswith("throttled.replicas") and text not in {"", "*"} and not _THROTTLED.fullmatch(text):
-            raise ConfigurationError(f"{name} = {text[:100]!r}: must be partition:broker pairs, or *")
-    if parsed.get("remote.storage.enable"):
-        raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
-    check_retry_configs(parsed)
-    if parsed.get("delivery.delay.enable") and not can_delay:
-        raise ConfigurationError(
-            "delivery.delay.enable = 'true': start the appliance with services.processes = 1"
-        )
-    for name in ("audit.enable", "trace.enable"):
-        if parsed.get(name) and not can_delay:
-            raise ConfigurationError(f"{name} = 'true': start the appliance with services.processes = 1")
-    for name in COMPACTION_LAGS:
-        parsed.setdefault(
-            name, TOPIC_CONFIGS[name].parse((defaults or {}).get(name, TOPIC_CONFIGS[name].default))
-        )
-    soonest, latest = (parsed[name] for name in COMPACTION_LAGS)
-    if isinstance(soonest, int) and isinstance(latest, int) and soonest > latest:
-        raise ConfigurationError(
-            f"min.compaction.lag.ms = {soonest}: must not be above max.compaction.lag.ms = {latest}"
-        )
-
-
-def topic_defaults(*levels: Mapping[str, str]) -> dict[str, str]:
-    """What the broker-wide names in `levels`, first one first in line, make of the topic settings.
-
-    Where several names of one setting are set on a level the first in Kafka's order wins: log.retention.ms,
-    then log.retention.minutes, then log.retention.hours.
-    """
-    defaults: dict[str, str] = {}
-    for level in reversed(levels):
-        for topic in _DECLARATIONS:
-            for synonym in topic.synonyms:
-                if (text := level.get(synonym.name)) is not None:
-                    defaults[topic.name] = scaled(text, synonym)
-                    break
-    return defaults
-
-
-def scaled(text: str, synonym: BrokerSynonym) -> str:
-    """A broker-wide value in the topic setting's unit; negative numbers mean "no limit" in every unit."""
-    return text if synonym.factor == 1 or int(text) < 0 else str(int(text) * synonym.factor)

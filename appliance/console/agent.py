@@ -21,7 +21,8 @@ from appliance.clock import NS_PER_MS
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress
 from appliance.console.observation import IDLE_LOOK_MS, LOOK_MS, LOOK_SHARE, Observer, totals_of
-from appliance.console.server import Server
+from appliance.console.own_log import OwnLog
+from appliance.console.server import PAUSE_MS, Server
 from appliance.console.sessions import Sessions
 from appliance.console.site import Site
 from appliance.errors import HostFault, OperatorFault
@@ -46,6 +47,7 @@ class ConsoleAgent:
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
         self._observer = Observer(process.attachment, settings, processes=len(process.wiring.planned))
         self._history = History()
+        self._own_log = OwnLog(process.attachment, process.wiring)
         self._sessions = Sessions(
             sessions_max=self._settings.sessions_max, idle_ms=self._settings.session_idle_ms
         )
@@ -55,6 +57,7 @@ class ConsoleAgent:
             self._sessions,
             self._history,
             self._observer,
+            own_log=self._own_log,
             clock=clock,
             complain=self._complain,
         )
@@ -78,8 +81,8 @@ class ConsoleAgent:
             for descriptor, _ in process.cycle.wait():
                 if descriptor == process.supervision_fd:
                     process.hear(self)
-                elif descriptor == server.descriptor:
-                    server.accept()
+                elif descriptor == server.descriptor and not server.accept():
+                    self._pause()
         process.stopping()
         self._history.close()
         server.close()
@@ -114,6 +117,13 @@ class ConsoleAgent:
             self._complain(f"{fault}; next attempt in {LISTEN_AGAIN_MS} ms")
             self._process.after_ms(LISTEN_AGAIN_MS, lambda: self._listen(is_first=False))
 
+    def _pause(self) -> None:
+        """Accept nothing for a moment, because the system has no descriptor left."""
+        descriptor = self._server.descriptor
+        self._process.cycle.epoll.unregister(descriptor)
+        self._complain(f"no descriptor is left for a connection; next attempt in {PAUSE_MS} ms")
+        self._process.after_ms(PAUSE_MS, lambda: self._process.cycle.epoll.register(descriptor))
+
     def _look(self) -> None:
         """Look at shared memory, end what is late, and come again."""
         began_ns = self._clock.monotonic_ns()
@@ -136,7 +146,9 @@ class ConsoleAgent:
         self._running = False
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:
-        """Nothing: the console has no rings."""
+        """Note it for the page of logs. The console has no rings."""
+        self._own_log.note(f"{peer} is running")
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
-        """Nothing: a request to a dead network process ends with its connection."""
+        """Note it for the page of logs. A request to a dead network process ends with its connection."""
+        self._own_log.note(f"{peer} (generation {generation}) has ended", level="WARNING")

@@ -5,7 +5,8 @@
 | `json` | indented, if the bytes are JSON in UTF-8 |
 | `text` | UTF-8; control characters as U+FFFD |
 | `hex` | offset, 16 bytes, their printable characters, a line each |
-| `auto` | the first of json, text and hex that fits |
+| `avro`, `protobuf` | JSON, by the record's schema (`appliance/schemas/`) |
+| `auto` | the first of avro, protobuf, json, text and hex that fits |
 
 What is longer than the limit is cut, and says so. A page never shows more than the limit, whatever a record holds.
 """
@@ -15,10 +16,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
-FORMS: Final = ("auto", "json", "text", "hex")
+from appliance.schemas.decoder import Decoded
+from appliance.schemas.faults import NoSchema, Undecodable
+
+FORMS: Final = ("auto", "json", "text", "hex", "avro", "protobuf")
+_BY_SCHEMA: Final = frozenset({"auto", "avro", "protobuf"})
 JSON_DEPTH_MAX: Final = 100
 _HEX_LINE: Final = 16
 _TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -29,24 +35,52 @@ _NOT_SHOWN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page shows of bytes. `form` is the form that fitted; "null" where there are no bytes."""
+    """What a page shows of bytes. `form` is the form that fitted; "null" where there are no bytes.
+
+    `note` says which schema it has, or why it has no text; it may be empty.
+    """
 
     form: str
     text: str
     size_bytes: int
     is_cut: bool = False
+    note: str = ""
 
 
-def shown(data: bytes | None, *, form: str, bytes_max: int) -> Shown:
+Decode = Callable[[bytes, str], Decoded]
+"""Bytes and one of the forms of `schemas.decoder` → text by a schema; raises Undecodable."""
+
+
+def shown(data: bytes | None, *, form: str, bytes_max: int, decode: Decode | None = None) -> Shown:
     """Return what to show of a key, a value or a header.
 
     Args:
         data: None for null, which is not the same as empty.
         form: one of FORMS. Bytes that do not fit into it are shown as `auto` does.
         bytes_max: more bytes are cut.
+        decode: decodes by a schema; None where there are none, as for headers.
     """
     if data is None:
         return Shown("null", "", 0)
+    note = ""
+    if decode is not None and data and form in _BY_SCHEMA:
+        try:
+            found = decode(data, form)
+            text = _indented(found.json)
+            is_cut = len(text) > bytes_max * 2
+            return Shown(
+                found.form, printable(text[: bytes_max * 2]), len(data), is_cut, printable(found.note)
+            )
+        except NoSchema as fault:
+            note = "" if form == "auto" else str(fault)
+        except Undecodable as fault:
+            note = str(fault)
+    if note or form in {"avro", "protobuf"}:
+        return replace(_without_schema(data, form="auto", bytes_max=bytes_max), note=printable(note))
+    return _without_schema(data, form=form, bytes_max=bytes_max)
+
+
+def _without_schema(data: bytes, *, form: str, bytes_max: int) -> Shown:
     head = data[:bytes_max]
     is_cut = len(head) < len(data)
     if form in {"auto", "json"} and not is_cut and (pretty := _json(head)) is not None:

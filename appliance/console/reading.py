@@ -30,6 +30,10 @@ BUDGET_BYTES: Final = 64 << 20
 BUDGET_S: Final = 8.0
 WINDOW_MIN: Final = 64
 """Offsets in the first window of a search from the end."""
+NARROWER: Final = 8
+"""A window with more bytes than its share is tried again with an eighth of its offsets."""
+LOOK_EVERY: Final = 256
+"""Records between two looks at the clock inside of one batch."""
 READ_COMMITTED: Final = 1
 
 Matches = Callable[[ReadRecord], bool]
@@ -46,10 +50,20 @@ class Budget:
     unreadable: list[int] = field(default_factory=list)
     """Base offsets of batches that could not be decoded."""
 
-    @property
+    @classmethod
+    def of(cls, count_bytes: int, seconds: float) -> Budget:
+        """Return another budget than that of a page, for a change."""
+        return cls(count_bytes, time.monotonic() + seconds)
+
     def is_over(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         return self.bytes_left <= 0 or time.monotonic() >= self.until_s
+
+    def take(self, part: Budget, *, began_with: int) -> None:
+        """Count what a part of this budget, which began with so many bytes, has used."""
+        self.bytes_left -= began_with - part.bytes_left
+        self.records += part.records
+        self.unreadable += [each for each in part.unreadable if each not in self.unreadable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +78,14 @@ class Found:
     """Whether the limit or the end was reached before the budget was over."""
 
 
-def offsets(link: Link, topic: TopicImage, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
+def offsets(
+    link: Link,
+    topic: TopicImage,
+    partitions: Iterable[int],
+    timestamp_ms: int,
+    *,
+    isolation: int = READ_COMMITTED,
+) -> dict[int, int]:
     """Return partition → the offset of a time, or of the beginning or the end, for those with a leader.
 
     Raises:
@@ -78,9 +99,7 @@ def offsets(link: Link, topic: TopicImage, partitions: Iterable[int], timestamp_
     found: dict[int, int] = {}
     for leader, led in by_leader.items():
         wanted = ListOffsetsTopic(topic.name, tuple(ListOffsetsPartition(each, timestamp_ms) for each in led))
-        answer = link.ask(
-            ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(-1, (wanted,), READ_COMMITTED), slot=leader
-        )
+        answer = link.ask(ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(-1, (wanted,), isolation), slot=leader)
         for each in answer.topics[0].partitions:
             if each.error_code in _NOT_NOW:
                 continue
@@ -156,21 +175,27 @@ def forward(
     records: deque[ReadRecord] = deque(maxlen=limit)
     at = start
     while at < end:
-        if budget.is_over:
+        if budget.is_over():
             return Found(partition, list(records), start, at, is_complete=False)
         answer = fetch_once(link, topic, partition, at)
         budget.bytes_left -= len(answer.records) + 1000
         behind = next_offset(answer, from_offset=at)
-        for each in read_records(answer, partition, from_offset=at, unreadable=budget.unreadable):
+        for number, each in enumerate(
+            read_records(answer, partition, from_offset=at, unreadable=budget.unreadable), 1
+        ):
             if each.offset >= end:
                 break
             budget.records += 1
-            budget.bytes_left -= len(each.record.value or b"") + len(each.record.key or b"")
+            if each.codec:
+                budget.bytes_left -= len(each.record.value or b"") + len(each.record.key or b"")
             at = each.offset + 1
             if matches(each):
                 records.append(each)
                 if len(records) == limit and not is_last:
                     return Found(partition, list(records), start, at, is_complete=True)
+            # One batch may hold millions of records. Some are looked at in any case, so that a page gets on.
+            if number % LOOK_EVERY == 0 and budget.is_over() and at < end:
+                return Found(partition, list(records), start, at, is_complete=False)
         if behind <= at and not answer.records:
             at = end  # nothing readable is left: compaction, or a transaction that is still open
         at = max(at, behind)
@@ -190,15 +215,23 @@ def backward(
 ) -> Found:
     """Return the last records of [start, end) that match: windows from the end, each twice as long as the one before.
 
+    A window may use half of the bytes that are left. One with more bytes is given up, and tried again with fewer
+    offsets: what was read of it is not next to what is there already. Only a window of one offset may use more, so that
+    each page gets on, however large its records are.
+
     Raises:
         BrokerFault: as `fetch_once`.
     """
     records: list[ReadRecord] = []
     high, window = end, max(WINDOW_MIN, limit)
+    is_in_vain = budget.is_over()
     while high > start and len(records) < limit:
-        if budget.is_over:
+        is_over = budget.is_over()
+        if is_over and (high < end or is_in_vain):
             return Found(partition, records, high, end, is_complete=False)
-        low = max(start, high - window)
+        low = max(start, high - (1 if is_over else window))
+        # One offset is the least that a page can be asked for; its records were fetched before.
+        share = Budget() if high - low == 1 else Budget(budget.bytes_left // 2, budget.until_s)
         found = forward(
             link,
             topic,
@@ -207,11 +240,15 @@ def backward(
             end=high,
             limit=limit - len(records),
             matches=matches,
-            budget=budget,
+            budget=share,
             is_last=True,
         )
-        if not found.is_complete:
-            return Found(partition, found.records + records, high, end, is_complete=False)
-        records = found.records + records
-        high, window = low, window * 2
+        budget.take(share, began_with=BUDGET_BYTES if high - low == 1 else budget.bytes_left // 2)
+        if found.is_complete:
+            records = found.records + records
+            high, window = low, window * 2
+        elif high - low == 1:
+            return Found(partition, records, high, end, is_complete=False)
+        else:
+            window = max(1, (high - low) // NARROWER)
     return Found(partition, records, high, end, is_complete=True)

@@ -28,7 +28,7 @@ from appliance.protocol.headers import REQUEST_START
 from appliance.protocol.primitives import string_bytes
 from appliance.protocol.records.batch import CONTROL, TRANSACTIONAL, batches
 from appliance.protocol.records.errors import BatchFault
-from appliance.protocol.records.record import Record, decode_records
+from appliance.protocol.records.record import Record, iterate_records
 
 FETCH_VERSION: Final = 4
 PRODUCE_VERSION: Final = 3
@@ -114,8 +114,12 @@ def read_records(
 ) -> Iterator[ReadRecord]:
     """Yield the records of an answer from an offset on, without markers and aborted transactions.
 
-    A batch that cannot be decoded, or that is larger than DECODED_BYTES_MAX, is left out. Its base offset is appended
-    to `unreadable`, and a reader goes on behind it (`next_offset`).
+    Records are decoded one by one, as the reader takes them: a batch of 32 MiB may hold millions of records, which
+    take gigabytes as values of Python.
+
+    A batch that is larger than DECODED_BYTES_MAX, or that cannot be decompressed, is left out. One whose records do
+    not add up yields those before the defect. Its base offset is appended to `unreadable`, and a reader goes on behind
+    it (`next_offset`).
     """
     open_aborts = sorted(answer.aborted, key=lambda each: each[1])
     aborting: set[int] = set()
@@ -128,14 +132,12 @@ def read_records(
             continue
         if header.attributes & TRANSACTIONAL and header.producer_id in aborting:
             continue
-        try:
-            found = decode_records(answer.records, at, decompressed_bytes_max=DECODED_BYTES_MAX)
-        except BatchFault:
-            if unreadable is not None:
-                unreadable.append(header.base_offset)
+        if header.next_offset <= from_offset:
             continue
-        for record in found:
-            if record.offset >= from_offset:
+        try:
+            for record in iterate_records(
+                answer.records, at, from_offset=from_offset, decompressed_bytes_max=DECODED_BYTES_MAX
+            ):
                 yield ReadRecord(
                     partition,
                     record.offset,
@@ -144,6 +146,9 @@ def read_records(
                     header.codec,
                     bool(header.attributes & TRANSACTIONAL),
                 )
+        except BatchFault:
+            if unreadable is not None:
+                unreadable.append(header.base_offset)
 
 
 def next_offset(answer: Fetched, *, from_offset: int) -> int:

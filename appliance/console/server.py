@@ -13,6 +13,7 @@ and tells no other site where it was.
 
 from __future__ import annotations
 
+import errno
 import io
 import socket
 import threading
@@ -43,6 +44,10 @@ HEAD_BYTES_MAX: Final = 64 << 10
 """First line and headers. The standard library alone would take 6 MiB."""
 FIELDS_MAX: Final = 1_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
+
+PAUSE_MS: Final = 250
+"""Without accepting, if the system has nothing left for a connection."""
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 HEADERS: Final = (
     (
@@ -191,14 +196,24 @@ class Server:
         """How many there are."""
         return len(self._connections)
 
-    def accept(self) -> None:
-        """Take the connections that wait. Call it when the listener is readable."""
+    def accept(self) -> bool:
+        """Take the connections that wait. Call it when the listener is readable.
+
+        Returns:
+            Whether to wait for the listener as before. False: the system has no descriptor or no memory for a
+            connection, so the listener stays readable. Wait PAUSE_MS, or the process uses a whole core in vain.
+        """
         assert self._listener is not None
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return  # nobody waits, or the client is gone again, or descriptors are short
+            except OSError as error:
+                # Otherwise nobody waits, or the client is gone again.
+                if error.errno not in _SHORT:
+                    return True
+                with self._lock:
+                    self._end_one()
+                return False
             connection = _Connection(sock, self.clock.monotonic_ns())
             with self._lock:
                 has_room = len(self._connections) < CONNECTIONS_MAX or self._end_one()

@@ -17,6 +17,7 @@ from appliance.config import Settings
 from appliance.console.history import History
 from appliance.console.kafka_link import BrokerAddress, BrokerFault, Credentials, Link, LoginRefused
 from appliance.console.observation import Look, Observer
+from appliance.console.own_log import OwnLog
 from appliance.console.pages.overview import event
 from appliance.console.rendering import Renderer
 from appliance.console.routes import ROUTES
@@ -25,6 +26,8 @@ from appliance.console.sessions import Session, Sessions
 from appliance.console.visit import BadInput, Handler, NotThere, Shared, Streams, Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
+from appliance.schemas.decoder import Decoder
+from appliance.views.topic_access import NotShown
 
 LOGINS_AT_ONCE: Final = 4
 LOGIN_WAIT_S: Final = 5.0
@@ -51,6 +54,7 @@ class Site:
         history: History,
         observer: Observer,
         *,
+        own_log: OwnLog,
         clock: Clock,
         complain: Callable[[str], object],
     ) -> None:
@@ -69,6 +73,8 @@ class Site:
             self.look,
             self._renderer,
             frozenset(path for method, path in ROUTES if method == "GET"),
+            Decoder(settings.console.schema_directory, settings.console.schema_registry),
+            own_log,
         )
         self.refused_logins = 0
         self.refused_requests = 0
@@ -145,7 +151,7 @@ class Site:
     def _handled(self, handler: Handler, visit: Visit) -> Response:
         try:
             return handler(visit)
-        except NotThere as error:
+        except (NotThere, NotShown) as error:
             return self._missing(visit, str(error))
         except BadInput as error:
             return visit.page("error.html", status=400, text=str(error))

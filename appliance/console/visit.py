@@ -12,14 +12,17 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from appliance.clock import Clock
 from appliance.cluster import ClusterImage, TopicImage
 from appliance.config import Settings
+from appliance.console.decoding import Shown, shown
 from appliance.console.history import History
 from appliance.console.observation import Look
+from appliance.console.own_log import OwnLog
 from appliance.console.rendering import Renderer
 from appliance.console.server import Request, Response
 from appliance.console.sessions import Session, Sessions
@@ -28,6 +31,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
+from appliance.schemas.decoder import Decoded, Decoder
 
 STREAMS_MAX: Final = 24
 STREAMS_OF_SESSION_MAX: Final = 6
@@ -83,6 +87,8 @@ class Shared:
     Args:
         look: returns what there is in shared memory, at most a second old; None before there are metadata.
         paths: of the pages, for the navigation.
+        decoder: of records by their schemas.
+        own_log: the last lines of all processes.
     """
 
     settings: Settings
@@ -93,6 +99,8 @@ class Shared:
     look: Callable[[], Look | None]
     renderer: Renderer
     paths: Collection[str]
+    decoder: Decoder
+    own_log: OwnLog
 
     def page(self, template: str, visit: Visit | None, *, status: int = 200, **values: Any) -> Response:
         """Return a page; without a visit it has no navigation."""
@@ -117,6 +125,15 @@ class Visit:
         self.look = look
         self.link = session.link
 
+    def is_below(self, path: str) -> bool:
+        """Return whether this page belongs to a part of the navigation: `/topics` is about `/topic/…` too."""
+        here = self.request.path
+        return (
+            here == path
+            or (path != "/" and here.startswith((path + "/", path.removesuffix("s") + "/")))
+            or (path.endswith("s") and here == path.removesuffix("s"))
+        )
+
     # What was asked
 
     def asked(self, name: str, default: str = "") -> str:
@@ -139,6 +156,10 @@ class Visit:
         if not minimum <= value <= maximum or len(text) > 20:
             raise BadInput(f"{name}: must be a whole number from {minimum} to {maximum}")
         return value
+
+    def as_of_now(self) -> Visit:
+        """Return this visit with the newest look, for a stream that goes on for long."""
+        return Visit(self.site, self.request, self.session, self.site.look() or self.look)
 
     # What this person may see
 
@@ -197,6 +218,24 @@ class Visit:
     def _version(self) -> tuple[int, int]:
         return self.image.version, int(time.monotonic() / VISIBLE_S)
 
+    # What a record holds
+
+    def shown(
+        self, data: bytes | None, *, topic: str, part: str, form: str = "auto", bytes_max: int | None = None
+    ) -> Shown:
+        """Return what to show of a key or value, by its schema if it has one.
+
+        Args:
+            part: "key" or "value".
+            bytes_max: at most those of console.value.max.bytes.
+        """
+        decoder = self.site.decoder
+        most = self.site.settings.console.value_max_bytes
+        decode = partial(_decoded, decoder, topic, part)
+        return shown(
+            data, form=form, bytes_max=most if bytes_max is None else min(bytes_max, most), decode=decode
+        )
+
     # Answers
 
     def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -215,6 +254,10 @@ class Visit:
     def failed(self, text: str) -> None:
         """Show on the next page what was not done."""
         self.session.notify("failed", text)
+
+
+def _decoded(decoder: Decoder, topic: str, part: str, data: bytes, form: str) -> Decoded:
+    return decoder.decode(data, topic=topic, part=part, form=form)
 
 
 Handler = Callable[[Visit], Response]

@@ -63,6 +63,11 @@ class Rules(NamedTuple):
 class Redirected(Protocol):
     """A delayed record that is delivered elsewhere than to the partition to which it was produced."""
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it goes to a dead-letter topic."""
+        ...
+
     def waiting(self, partition: int, offset: int) -> Waiting:
         """Return it as it waits; it was produced to `partition`, and was answered `offset`."""
         ...

@@ -2,9 +2,16 @@
 
     levels 5s 10s 30s      a delay of 3 s waits on 5s, of 17 s on 30s
                            a delay of 50 s waits on 30s, and then 20 s are left, which wait on 30s again
-    exact 1s 2s            a topic with exact delays uses these levels, too: 17 s wait on 10s, 5s and 2s
-
 All records of a level wait for the same time, so each partition of its topic is in due order.
+
+Exact delays have levels of their own, where each record waits until it is due:
+
+    exact 1m 1h            a delay of 17 s waits for 17 s on exact_1m
+                           a delay of 90 min waits on exact_1h, and then for 30 min on exact_1h again
+
+Their topics are not in due order; the services process has an index. A topic needs the disk for what is younger than
+its level at most. So there are several, and a record that waits for a month does not hold the log of those that wait
+for a second.
 
 Beside the levels there are two places with topics of their own, where no record waits for a time:
 
@@ -14,34 +21,35 @@ Beside the levels there are two places with topics of their own, where no record
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_TRANSACTIONS
 from appliance.config.sections.services import level_delays_ms
 
+EXACT: Final = "exact_"
+"""The names of exact levels begin with it."""
 TRANSACTIONS: Final = DELAYED_TRANSACTIONS.removeprefix(DELAYED_PREFIX)
 CANCELS: Final = DELAYED_CANCELS.removeprefix(DELAYED_PREFIX)
 
 
 class Levels:
-    """All levels in ascending order, and behind them the places `transactions` and `cancels`, whose delay is 0.
+    """All levels in ascending order, behind them the exact ones, and the places `transactions` and `cancels`.
 
-    `names`, `delays_ms` and `topics` go by the number of the place.
+    `names`, `delays_ms` and `topics` go by the number of the place. The delay of the last two is 0.
 
     Args:
         names: such as `5s` or `2h`; the names of the internal topics end with them.
-        exact_names: further levels, for topics with exact delays only.
+        exact_names: those of the exact levels, without EXACT.
 
     Raises:
         ConfigurationError: a name is no duration, or they do not ascend.
     """
 
     __slots__ = (
+        "_exact_ms",
         "_level_ms",
-        "_places",
-        "_raised_ms",
         "cancels",
         "delays_ms",
         "names",
@@ -49,26 +57,36 @@ class Levels:
         "transactions",
     )
 
-    def __init__(self, names: Sequence[str], exact_names: Sequence[str] = ()) -> None:
-        raised_ms = level_delays_ms("delivery.delay.levels", names)
-        exact_ms = level_delays_ms("delivery.delay.exact.levels", exact_names)
-        known = {**dict(zip(exact_ms, exact_names, strict=True)), **dict(zip(raised_ms, names, strict=True))}
-        self._level_ms = tuple(sorted(known))
-        self._raised_ms = raised_ms
-        self._places = tuple(map(self._level_ms.index, raised_ms))
-        self.transactions = len(known)
+    def __init__(self, names: Sequence[str], exact_names: Sequence[str] = ("1h",)) -> None:
+        self._level_ms = level_delays_ms("delivery.delay.levels", names)
+        self._exact_ms = level_delays_ms("delivery.delay.exact.levels", exact_names)
+        self.transactions = len(names) + len(exact_names)
         self.cancels = self.transactions + 1
-        self.delays_ms = (*self._level_ms, 0, 0)
-        self.names = (*(known[delay_ms] for delay_ms in self._level_ms), TRANSACTIONS, CANCELS)
+        self.delays_ms = (*self._level_ms, *self._exact_ms, 0, 0)
+        self.names = (*names, *(f"{EXACT}{name}" for name in exact_names), TRANSACTIONS, CANCELS)
         self.topics = tuple(f"{DELAYED_PREFIX}{name}" for name in self.names)
 
     def of(self, delay_ms: int, *, is_exact: bool = False) -> int:
         """Return the number of the level on which a record waits that is due in `delay_ms`, from 0.
 
         Args:
-            is_exact: wait on the last level that is not longer, because the rest of the delay follows on others. What
-                is left below the smallest level waits there.
+            is_exact: on the first exact level that is not shorter. A longer delay takes the largest one, and the rest
+                of it follows.
         """
-        if is_exact:
-            return max(bisect_right(self._level_ms, delay_ms) - 1, 0)
-        return self._places[min(bisect_left(self._raised_ms, delay_ms), len(self._places) - 1)]
+        level_ms = self._exact_ms if is_exact else self._level_ms
+        place = min(bisect_left(level_ms, delay_ms), len(level_ms) - 1)
+        return place + len(self._level_ms) if is_exact else place
+
+    def is_exact(self, level: int) -> bool:
+        """Return whether a number is that of an exact level."""
+        return len(self._level_ms) <= level < self.transactions
+
+
+def exact_delay_ms(topic: str) -> int:
+    """Return the delay of an exact level by the name of its internal topic.
+
+    Raises:
+        ConfigurationError: it is no such name.
+    """
+    (delay_ms,) = level_delays_ms(topic, (topic.removeprefix(f"{DELAYED_PREFIX}{EXACT}"),))
+    return delay_ms

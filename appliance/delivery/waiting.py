@@ -24,8 +24,8 @@ OFFSET: Final = "delivery.offset"
 OVERHEAD_BYTES: Final = 256
 """What the added headers take at most."""
 
-_VERSION: Final = "1"
-_FIELDS: Final = 9
+VERSION: Final = "1"
+FIELDS: Final = 9
 _REPLACED: Final = frozenset({AT, DELAY, HEADER, TIMESTAMP, OFFSET})
 
 
@@ -83,7 +83,7 @@ class Waiting(NamedTuple):
         """Return the record for the internal topic, with the time from which it waits there."""
         record, origin = self.record, self.origin
         fields = (
-            _VERSION,
+            VERSION,
             self.topic_id.hex,
             self.partition,
             self.offset,
@@ -128,7 +128,7 @@ def waiting_of(record: Record) -> Waiting:
     else:
         raise NotWaiting(f"the record at offset {record.offset} has no header {HEADER}")
     try:
-        if fields[0] != _VERSION or len(fields) != _FIELDS:
+        if fields[0] != VERSION or len(fields) != FIELDS:
             raise ValueError(fields[0])
         topic_id = UUID(hex=fields[1])
         partition, offset, due, timestamp, producer_id, epoch, sequence = map(int, fields[2:])

@@ -4,10 +4,12 @@ everybody.
 Each row begins a page of its own. A process maps the table read-only and the page of its own row writable, so it cannot
 write the row of another one. Behind the row, the page keeps what earlier lives have counted:
 
-    byte    512                1024          1280          1536
-            ┌────────┬─ ─ ─ ─ ─┬─────────────┬─────────────┬───
-            │ carried│ zeros   │ bank 0      │ bank 1      │ zeros        a bank has the words of a row
-            └────────┴─ ─ ─ ─ ─┴─────────────┴─────────────┴───
+    byte    512                1024          1280          1536      2048
+            ┌────────┬─ ─ ─ ─ ─┬─────────────┬─────────────┬─ ─ ─ ─ ─┬───────────────────
+            │ carried│ zeros   │ bank 0      │ bank 1      │ zeros   │ lines of the log: `line_ring.py`
+            └────────┴─ ─ ─ ─ ─┴─────────────┴─────────────┴─ ─ ─ ─ ─┴───────────────────
+
+A bank has the words of a row.
 
 Before a new life clears the row, it adds the words of the life before to the sum of all lives before, in the bank that
 is not in use, and then writes `carried`: the generation up to which the bank counts, and the bank. A process that is
@@ -39,6 +41,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+from appliance.ipc.line_ring import PlacedLine, lines_of
 
 ROW_BYTES = 256
 STRIDE_BYTES = 4096
@@ -206,13 +210,14 @@ class ProcessTable:
     processes.
     """
 
-    __slots__ = ("_cells", "rows")
+    __slots__ = ("_cells", "_view", "rows")
 
     def __init__(self, view: memoryview) -> None:
         rows, rest = divmod(len(view), STRIDE_BYTES)
         if rest or not rows:
             raise ValueError(f"{len(view)} bytes are no whole rows of {STRIDE_BYTES}")
         self.rows = rows
+        self._view = view
         self._cells = view.cast("q")
 
     def row(self, index: int) -> ProcessRow:
@@ -242,6 +247,11 @@ class ProcessTable:
         """Return the latest generation of a process; 0 before its first life. It never falls."""
         page = self._cells[index * _STRIDE_WORDS : (index + 1) * _STRIDE_WORDS]
         return max(page[_CARRIED] // 2, page[GENERATION])
+
+    def lines(self, index: int) -> list[PlacedLine]:
+        """Return the last lines that a process has logged, the oldest first."""
+        at = row_position(index)
+        return lines_of(self._view[at : at + STRIDE_BYTES])
 
     def snapshot(self) -> list[ProcessSnapshot]:
         """Every row, also of processes that never started (state ABSENT)."""

@@ -31,6 +31,10 @@ from appliance.protocol.records.batch import (
 from appliance.protocol.records.crc32c import checksum
 
 CHUNK_BYTES: Final = 1 << 20
+HEADERS_BYTES: Final = 16 << 10
+"""What is read for the headers of batches that take at most SMALL_BYTES each. Above that, a read of one header is less
+work than a copy of all bytes in between."""
+SMALL_BYTES: Final = 4 << 10
 
 
 class SegmentGone(HostFault):
@@ -89,36 +93,42 @@ def read_chunks(
         os.close(descriptor)
 
 
-def read_headers(path: Path, position: int, end: int, *, count_max: int) -> Iterator[Header]:
-    """The headers of the batches in [position, end) of a segment's file, at most `count_max`.
+def read_headers(path: Path, position: int, end: int, *, count_max: int) -> list[Header]:
+    """Return the headers of the batches in [position, end) of a segment's file, at most `count_max`.
 
     Zeros end them, and so does a batch that reaches over `end`. Checksums cover the records, too, and are not checked.
+    A header is read by itself, or where batches are small, with those of its neighbours.
 
     Raises:
         CorruptFile: bytes that are no header.
         SegmentGone, StorageFault: the file cannot be read.
     """
+    found: list[Header] = []
+    data, data_at, size_bytes = b"", position, HEADERS_BYTES
     descriptor = open_to_read(path)
     try:
-        for _ in range(count_max):
-            if end - position < HEADER_BYTES:
-                return
-            with storage_faults(path):
-                data = os.pread(descriptor, HEADER_BYTES, position)
-            if len(data) < HEADER_BYTES:
-                return
-            header: Header = HEADER.unpack(data)
-            size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
-            if header[H_BATCH_LENGTH] == 0 and header[H_BASE_OFFSET] == 0:
-                return
-            if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
-                raise CorruptFile(f"{path} holds no batch at position {position}")
-            if size_bytes > end - position:
-                return
-            yield header
-            position += size_bytes
+        with storage_faults(path):
+            while end - position >= HEADER_BYTES and len(found) < count_max:
+                at = position - data_at
+                if at + HEADER_BYTES > len(data):
+                    wanted = HEADERS_BYTES if size_bytes <= SMALL_BYTES else HEADER_BYTES
+                    data, data_at, at = os.pread(descriptor, wanted, position), position, 0
+                    if len(data) < HEADER_BYTES:
+                        break
+                header: Header = HEADER.unpack_from(data, at)
+                length = header[H_BATCH_LENGTH]
+                size_bytes = length + LOG_OVERHEAD
+                if length == 0 and header[H_BASE_OFFSET] == 0:
+                    break
+                if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                    raise CorruptFile(f"{path} holds no batch at position {position}")
+                if size_bytes > end - position:
+                    break
+                found.append(header)
+                position += size_bytes
     finally:
         os.close(descriptor)
+    return found
 
 
 def open_to_read(path: Path) -> int:

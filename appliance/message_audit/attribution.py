@@ -19,8 +19,18 @@ class Appended(NamedTuple):
     end: int
     first_ms: int
     last_ms: int
-    client: str
-    principal: str
+    client: str = ""
+    principal: str = ""
+
+    def at_ms(self, offset: int) -> int:
+        """Return when an offset was appended: its share of the time from the first to the last."""
+        width = max(self.end - self.first, 1)
+        return self.first_ms + (self.last_ms - self.first_ms) * (offset - self.first) // width
+
+
+def at_once(at_ms: int) -> Appended:
+    """Return what has one time for all offsets, such as a commit."""
+    return Appended(0, 1, at_ms, at_ms)
 
 
 class Attribution:
@@ -41,14 +51,18 @@ class Attribution:
 
     def of(self, offset: int) -> tuple[Appended, int] | None:
         """Return the range of an offset, and when this offset was appended, in ms; None if nobody saw it."""
-        at = bisect_right(self._ranges, (offset, float("inf"))) - 1
-        if at < 0:
-            return None
-        found = self._ranges[at]
-        if offset >= found.end:
-            return None
-        share = (offset - found.first) / (found.end - found.first)
-        return found, found.first_ms + int((found.last_ms - found.first_ms) * share)
+        found, _ = self.around(offset)
+        return None if found is None else (found, found.at_ms(offset))
+
+    def around(self, offset: int) -> tuple[Appended | None, int | None]:
+        """Return the range of an offset, None if nobody saw it, and up to where this holds; None: to the end."""
+        ranges = self._ranges
+        at = bisect_right(ranges, (offset, float("inf")))
+        following = ranges[at].first if at < len(ranges) else None
+        if not at or offset >= ranges[at - 1].end:
+            return None, following
+        found = ranges[at - 1]
+        return found, found.end if following is None else min(found.end, following)
 
     def forget_below(self, offset: int) -> None:
         """Drop the ranges that end at or below an offset."""

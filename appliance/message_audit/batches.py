@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from appliance.message_audit.tally import BUCKETS_PER_BATCH_MAX, OTHER_BUCKET, Part
+from appliance.message_audit.header_values import header_values
+from appliance.message_audit.runs import OTHER_BUCKET, Header
+from appliance.message_audit.tally import BUCKETS_PER_BATCH_MAX, Part
 from appliance.protocol.records.batch import (
+    CODEC_MASK,
     CONTROL,
     H_ATTRIBUTES,
     H_BASE_OFFSET,
@@ -24,15 +27,21 @@ from appliance.protocol.records.batch import (
     H_RECORDS_COUNT,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
+    RECORDS,
 )
-from appliance.protocol.records.record import Record
+from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 
 ID_HEADER: Final = "audit.id"
 TIME_HEADER: Final = "audit.time"
 TIME_MS_MAX: Final = 1 << 48
 """About 9,000 years: a later time is no time."""
 
-Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+_TIME_DIGITS_MAX: Final = 15
+_ID_NAME: Final = ID_HEADER.encode()
+_TIME_NAME: Final = TIME_HEADER.encode()
+
+Stamped = tuple[int, int, bytes | None]
+"""Offset, time in ms and `audit.id` of a record."""
 
 
 class Facts(NamedTuple):
@@ -81,27 +90,60 @@ def part_of_header(facts: Facts, bucket_ms: int, *, first: int, end: int) -> Par
     )
 
 
-def time_of(record: Record, *, by_headers: bool) -> int:
-    """Return when a record was produced, in ms: the first valid `audit.time` header, else its timestamp."""
-    if by_headers:
-        for name, value in record.headers:
-            if name == TIME_HEADER and value is not None and len(value) <= 15 and value.isdigit():
-                time_ms = int(value)
-                if time_ms <= TIME_MS_MAX:
-                    return time_ms
-    return record.timestamp_ms
+def stamped(data: bytes, position: int, header: Header, *, by_headers: bool) -> list[Stamped]:
+    """Return offset, time in ms and `audit.id` of each record of a batch, which begins at `position` of the data.
+
+    Args:
+        by_headers: the time is that of the header `audit.time`, if it is valid. Otherwise the timestamp counts.
+
+    Raises:
+        ApplianceError: the batch cannot be read.
+    """
+    at, end = position + RECORDS, position + header[H_BATCH_LENGTH] + LOG_OVERHEAD
+    attributes = header[H_ATTRIBUTES]
+    if attributes & CODEC_MASK:
+        payload = memoryview(data)[at:end]
+        data = bytes(decompress(attributes & CODEC_MASK, payload, DECOMPRESSED_BYTES_MAX))
+        at, end = 0, len(data)
+    values = header_values(
+        data, at, end, header[H_RECORDS_COUNT], first_name=_ID_NAME, second_name=_TIME_NAME
+    )
+    base, base_ms = header[H_BASE_OFFSET], header[H_BASE_TIMESTAMP]
+    if attributes & LOG_APPEND_TIME:
+        max_ms = header[H_MAX_TIMESTAMP]
+        values = [(delta, max_ms - base_ms, each_id, time) for delta, _, each_id, time in values]
+    if not by_headers:
+        return [(base + delta, base_ms + delta_ms, None) for delta, delta_ms, _, _ in values]
+    return [
+        (base + delta, base_ms + delta_ms if time is None else parse_time(time, base_ms + delta_ms), each_id)
+        for delta, delta_ms, each_id, time in values
+    ]
+
+
+def parse_time(value: bytes, timestamp_ms: int) -> int:
+    """Return the time that an `audit.time` header says, in ms; the timestamp if it says none."""
+    if len(value) <= _TIME_DIGITS_MAX and value.isdigit():
+        time_ms = int(value)
+        if time_ms <= TIME_MS_MAX:
+            return time_ms
+    return timestamp_ms
 
 
 def parts_of_records(
-    records: Sequence[Record], facts: Facts, bucket_ms: int, *, first: int, end: int, by_headers: bool
+    records: Sequence[Stamped], facts: Facts, bucket_ms: int, *, first: int, end: int
 ) -> list[Part]:
     """Return the parts of the records in [first, end), by bucket. `records`: all of the batch."""
+    count = len(records)
+    if count and first <= facts.first and facts.end <= end:
+        times = [time_ms for _, time_ms, _ in records]
+        oldest_ms = min(times)
+        bucket = bucket_of(oldest_ms, bucket_ms)
+        if bucket == bucket_of(max(times), bucket_ms):
+            return [Part(bucket, count, facts.size_bytes, oldest_ms)]
     found: dict[int, tuple[int, int, int]] = {}
-    count = max(len(records), 1)
-    for index, record in enumerate(records):
-        if not first <= record.offset < end:
+    for index, (offset, time_ms, _) in enumerate(records):
+        if not first <= offset < end:
             continue
-        time_ms = time_of(record, by_headers=by_headers)
         bucket = bucket_of(time_ms, bucket_ms)
         if bucket not in found and len(found) >= BUCKETS_PER_BATCH_MAX:
             bucket = OTHER_BUCKET

@@ -63,7 +63,9 @@ class Traced(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionPosition:
-    """`begin`: where the audit, or the trace, of the partition began. `traced`: offset → record, of a trace only."""
+    """`begin`: where the audit, or the trace, of the partition began. `traced`: offset → record in
+    ascending order, of a trace only.
+    """
 
     begin: int = 0
     next: int = 0

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from appliance.message_audit.entry import Count, Finding, Kind
 from appliance.message_audit.histogram import Histogram
 from appliance.message_audit.record_ids import IdFinding
+from appliance.message_audit.runs import OTHER_BUCKET, Run
 
 ENTRIES_MAX: Final = 2_000
 BUCKETS_PER_BATCH_MAX: Final = 500
 FINDINGS_MAX: Final = 1_000
-OTHER_BUCKET: Final = -1
 
 
 class Part(NamedTuple):
@@ -75,6 +75,19 @@ class Tally:
         counted.size_bytes += part.size_bytes
         if at_ms is not None and part.timestamp_ms >= 0:
             counted.delays.add(at_ms - part.timestamp_ms, part.records)
+
+    def count_run(self, key: Key, run: Run) -> None:
+        """Count a run of batches, in its own bucket and not in that of the key."""
+        if not run.records:
+            return
+        key = key._replace(bucket=run.bucket)
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = _Counted()
+        counted.records += run.records
+        counted.size_bytes += run.size_bytes
+        for delay_ms, records in run.delays.items():
+            counted.delays.add(delay_ms, records)
 
     def found_id(self, key: Key, found: IdFinding, *, offset: int) -> None:
         """Note missing, late or repeated ids. `offset`: of the record that showed it."""

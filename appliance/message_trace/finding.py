@@ -3,10 +3,12 @@
     traceparent = version "-" trace id (32 hex digits) "-" parent id (16) "-" flags (2)         W3C Trace Context
 
 A record is traced if it has a `traceparent` header whose flags say `sampled`. With `trace.sample` = N, so is each
-record whose key has a checksum (CRC-32) that N divides: all records of a key, or none. Its trace id then comes from
-where it was first: topic, partition and offset, which a retried or dead record still has in its headers.
+record whose key has a checksum (CRC-32) that N divides: all records of a key, or none. Of records without a key, those
+are whose offset N divides. The trace id then comes from where the record was first: topic, partition and offset, which
+a retried or dead record still has in its headers.
 
-Values are stepped over. A batch without the name `traceparent` in its bytes and without `trace.sample` is not walked.
+`candidates` steps over the records, and only those that it finds are decoded. Where it is not compiled, a batch without
+`trace.sample` and without the name `traceparent` in its bytes is not walked: to search memory is faster there.
 """
 
 from __future__ import annotations
@@ -14,16 +16,26 @@ from __future__ import annotations
 import re
 from binascii import crc32
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Final, NamedTuple
 
 from appliance.errors import ApplianceError
-from appliance.protocol.records.batch import RECORDS, BatchHeader, read_header
+from appliance.message_trace.candidates import NAME, candidates
+from appliance.protocol.records.batch import (
+    CODEC_MASK,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_RECORDS_COUNT,
+    LOG_OVERHEAD,
+    RECORDS,
+    BatchHeader,
+)
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
-from appliance.protocol.records.record import Record, decode_one
-from appliance.protocol.records.varint import read_varint, read_varlong
+from appliance.protocol.records.record import decode_one
 
-TRACEPARENT: Final = "traceparent"
-_NAME: Final = TRACEPARENT.encode()
+TRACEPARENT: Final = NAME.decode()
+_IS_COMPILED: Final = not isinstance(candidates, FunctionType)
 _PARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _LENGTH_MAX: Final = 512
 _SAMPLED: Final = 1
@@ -81,9 +93,9 @@ def derived_trace(topic: str, partition: int, offset: int) -> str:
     return sha256(f"{topic}\0{partition}\0{offset}".encode()).hexdigest()[:32]
 
 
-def is_sampled(key: bytes | None, sample: int) -> bool:
-    """Return whether `trace.sample` chooses a key. A record without a key is never chosen."""
-    return sample > 0 and key is not None and crc32(key) % sample == 0
+def is_sampled(key: bytes | None, offset: int, sample: int) -> bool:
+    """Return whether `trace.sample` chooses a record: by its key, or by its first offset if it has no key."""
+    return sample > 0 and (offset if key is None else crc32(key)) % sample == 0
 
 
 def origin_of(headers: Headers) -> Origin | None:
@@ -129,44 +141,38 @@ class Found(NamedTuple):
     origin: Origin | None
 
 
-def traced(batch: memoryview, topic: str, partition: int, *, sample: int) -> Iterator[Found]:
-    """Return the traced records of a batch, in order; none of a batch that cannot be read."""
+def traced(
+    data: bytes, position: int, header: tuple[int, ...], *, topic: str, partition: int, sample: int
+) -> Iterator[Found]:
+    """Return the traced records of a batch, in order; none of a batch that cannot be read.
+
+    Args:
+        data: the batch begins at `position` of it.
+        header: what the batch's header says, unpacked (`batch.HEADER`).
+        sample: the topic's `trace.sample`.
+    """
     try:
-        header = read_header(batch)
-        payload = bytes(batch[RECORDS : header.size_bytes])
-        if header.codec:
-            payload = bytes(decompress(header.codec, payload, DECOMPRESSED_BYTES_MAX))
-        if not sample and _NAME not in payload:
+        at, end = position + RECORDS, position + header[H_BATCH_LENGTH] + LOG_OVERHEAD
+        codec = header[H_ATTRIBUTES] & CODEC_MASK
+        if codec:
+            data = bytes(decompress(codec, memoryview(data)[at:end], DECOMPRESSED_BYTES_MAX))
+            at, end = 0, len(data)
+        if not sample and not _IS_COMPILED and data.find(NAME, at, end) < 0:
             return
-        for record in _candidates(payload, header, sample=sample):
-            context = context_of(record.headers)
+        found = candidates(data, at, end, header[H_RECORDS_COUNT], first=header[H_BASE_OFFSET], sample=sample)
+        if not found:
+            return
+        fields = BatchHeader(*header)
+        for place in found:
+            record = decode_one(data, place, fields)
+            context, origin = context_of(record.headers), origin_of(record.headers)
             wants = context is not None and context.is_sampled
-            if not wants and not is_sampled(record.key, sample):
+            first = record.offset if origin is None else origin.offset
+            if not wants and not is_sampled(record.key, first, sample):
                 continue
-            origin = origin_of(record.headers)
             if context is None:
-                first = (topic, partition, record.offset) if origin is None else origin[:3]
-                context = Context(derived_trace(*first), "", is_sampled=True)
+                was = (topic, partition, record.offset) if origin is None else origin[:3]
+                context = Context(derived_trace(*was), "", is_sampled=True)
             yield Found(record.offset, record.timestamp_ms, context.trace, context.parent, origin)
     except (ApplianceError, IndexError):
         return
-
-
-def _candidates(payload: bytes, header: BatchHeader, *, sample: int) -> Iterator[Record]:
-    """Return the records that may be traced: those that have the name in them, or whose key is chosen."""
-    at = 0
-    for _ in range(header.records_count):
-        length, begin = read_varint(payload, at)
-        end = begin + length
-        if length < 0 or end > len(payload):
-            return
-        if payload.find(_NAME, begin, end) >= 0 or (sample and is_sampled(_key(payload, begin), sample)):
-            yield decode_one(payload, at, header)
-        at = end
-
-
-def _key(payload: bytes, begin: int) -> bytes | None:
-    _, at = read_varlong(payload, begin + 1)
-    _, at = read_varint(payload, at)
-    length, at = read_varint(payload, at)
-    return payload[at : at + length] if length >= 0 else None

@@ -157,11 +157,14 @@ class MetricsAgent:
 
     def _send_metrics(self) -> None:
         """Hand the values of now to the export. The groups are asked about as if the page was read."""
-        assert self._export is not None
         self._process.after_ms(self._settings.otlp_interval_ms, self._send_metrics)
         now_ns = self._clock.monotonic_ns()
         self._ask_about_groups(now_ns)
         self._ask_about_memory(now_ns)
+        self._offer_metrics()
+
+    def _offer_metrics(self) -> None:
+        assert self._export is not None
         now = self._memory.look()
         if not now.topology.version:
             return  # the next request says whose metrics these are
@@ -188,9 +191,10 @@ class MetricsAgent:
         process.stopping()
         if self._pushes is not None:
             self._pushes.close()
-        if self._export is not None:
-            self._export.close()
         server.close()
+        if self._export is not None:
+            self._offer_metrics()  # what has changed since the last interval
+            self._export.close()
         process.close()
 
     def _take_push(self) -> None:
@@ -212,6 +216,8 @@ class MetricsAgent:
             "read_client_pushes": 0 if self._clients is None else self._clients.read,
             "unreadable_client_pushes": 0 if self._clients is None else self._clients.unreadable,
             "dropped_client_series": 0 if self._clients is None else self._clients.dropped_series,
+            "sent_otlp_requests": 0 if self._export is None else self._export.sent,
+            "failed_otlp_requests": 0 if self._export is None else self._export.failed,
         }
 
     def _timeout_ms(self) -> int | None:
@@ -320,6 +326,7 @@ class MetricsAgent:
             now_ms=self._clock.now_ms(),
             shares=self._shares,
             clients=self._clients,
+            sends_otlp=self._export is not None,
         )
 
     def _disks(self, now: Snapshot) -> list[Disk]:
@@ -388,6 +395,7 @@ class MetricsAgent:
 
     def _note_share(self, share: MemoryShare) -> None:
         self._shares[share.role] = share
+        self._memory.note_share(share)
 
     def _look_at_logs(self) -> None:
         if self._has_rounds:

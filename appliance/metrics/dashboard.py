@@ -24,6 +24,23 @@ _RATE: Final = "$__rate_interval"
 Query = tuple[str, str]
 """PromQL and legend."""
 
+
+def _rates(names: dict[str, str]) -> tuple[Query, ...]:
+    """Return the rates of counters: name without prefix → legend."""
+    return tuple((f"sum(rate(appliance_{name}_total[{_RATE}]))", legend) for name, legend in names.items())
+
+
+def _quantile(share: float, name: str, *, by: str = "", where: str = "") -> str:
+    """Return the quantile of a histogram.
+
+    Args:
+        share: 0 to 1.
+        by: labels that stay, each with a comma before it.
+        where: what selects the series, in braces.
+    """
+    return f"histogram_quantile({share}, sum by (le{by}) (rate(appliance_{name}_bucket{where}[{_RATE}])))"
+
+
 _STATS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Controllers", "sum(appliance_controller_active)", "none"),
     ("Offline partitions", "sum(appliance_offline_partitions)", "none"),
@@ -77,12 +94,29 @@ _ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, tuple[Query, ...]], ...]], .
                 "s",
                 tuple(
                     (
-                        f"histogram_quantile({share}, sum by (le)"
-                        f' (rate(appliance_request_duration_seconds_bucket{{api="Produce"}}[{_RATE}])))',
+                        _quantile(share, "request_duration_seconds", where='{api="Produce"}'),
                         f"p{100 * share:g}",
                     )
                     for share in (0.5, 0.99, 0.999)
                 ),
+            ),
+            *(
+                (
+                    f"Stages of {api}, p99",
+                    "s",
+                    (
+                        (
+                            _quantile(
+                                0.99,
+                                "request_stage_duration_seconds",
+                                by=", stage",
+                                where=f'{{api="{api}"}}',
+                            ),
+                            "{{stage}}",
+                        ),
+                    ),
+                )
+                for api in ("Produce", "Fetch")
             ),
             (
                 "Mean time by stage",
@@ -150,19 +184,25 @@ _ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, tuple[Query, ...]], ...]], .
                 "none",
                 (("topk(20, sum by (group, topic) (appliance_group_lag_records))", "{{group}} {{topic}}"),),
             ),
+            (
+                "Lag in time",
+                "s",
+                (("topk(20, max by (group, topic) (appliance_group_lag_seconds))", "{{group}} {{topic}}"),),
+            ),
             ("Members", "none", (("topk(20, appliance_group_members)", "{{group}}"),)),
             (
                 "Transactions",
                 "none",
                 (
                     ("appliance_transactional_ids", "transactional ids"),
+                    ("appliance_open_transactions", "open"),
                     ("appliance_transactions_without_markers", "without markers"),
                 ),
             ),
         ),
     ),
     (
-        "Processes and disks",
+        "Processes",
         (
             (
                 "Idle share",
@@ -177,12 +217,23 @@ _ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, tuple[Query, ...]], ...]], .
                 "percentunit",
                 ((f"rate(appliance_process_cpu_seconds_total[{_RATE}])", "{{process}}"),),
             ),
-            ("Resident memory", "bytes", (("appliance_process_resident_bytes", "{{process}}"),)),
+            (
+                "Memory, shared pages divided (PSS)",
+                "bytes",
+                (("appliance_process_proportional_bytes", "{{process}}"),),
+            ),
+            ("Open files", "none", (("appliance_process_open_files", "{{process}}"),)),
             (
                 "Restarts",
                 "none",
                 ((f"increase(appliance_process_restarts_total[{_RATE}])", "{{process}}"),),
             ),
+            ("Waiting for a process", "none", (("appliance_process_queue_depth", "{{process}}"),)),
+        ),
+    ),
+    (
+        "Logs and disks",
+        (
             (
                 "Free space",
                 "percentunit",
@@ -197,6 +248,136 @@ _ROWS: Final[tuple[tuple[str, tuple[tuple[str, str, tuple[Query, ...]], ...]], .
                 "Logs",
                 "bytes",
                 (("appliance_log_bytes", "slot {{broker}}"),),
+            ),
+            ("Segments", "none", (("appliance_log_segments", "slot {{broker}}"),)),
+            (
+                "Flushes",
+                "ops",
+                (
+                    (
+                        f"sum by (broker) (rate(appliance_log_flush_duration_seconds_count[{_RATE}]))",
+                        "slot {{broker}}",
+                    ),
+                ),
+            ),
+            (
+                "Time of a flush, p99",
+                "s",
+                ((_quantile(0.99, "log_flush_duration_seconds", by=", broker"), "slot {{broker}}"),),
+            ),
+            (
+                "Written by processes",
+                "Bps",
+                ((f"rate(appliance_process_disk_written_bytes_total[{_RATE}])", "{{process}}"),),
+            ),
+            (
+                "Read from disks",
+                "Bps",
+                ((f"rate(appliance_process_disk_read_bytes_total[{_RATE}])", "{{process}}"),),
+            ),
+            (
+                "Compaction",
+                "Bps",
+                _rates({"cleaner_freed_bytes": "freed"}),
+            ),
+            (
+                "Uncleanable partitions",
+                "none",
+                (("appliance_cleaner_uncleanable_partitions", "partitions"),),
+            ),
+        ),
+    ),
+    (
+        "Delayed delivery, retries and dead letters (services.processes)",
+        (
+            (
+                "Delayed records",
+                "cps",
+                _rates({"delayed_stored_records": "stored", "delayed_delivered_records": "delivered"}),
+            ),
+            ("Waiting", "none", (("appliance_delayed_waiting_records", "records"),)),
+            (
+                "Lateness",
+                "s",
+                (
+                    (_quantile(0.5, "delayed_lateness_seconds"), "p50"),
+                    (_quantile(0.99, "delayed_lateness_seconds"), "p99"),
+                    ("appliance_delayed_overdue_seconds", "overdue now"),
+                ),
+            ),
+            (
+                "Retries",
+                "cps",
+                _rates({"retry_handed_back_records": "handed back", "retry_dead_letters": "dead letters"}),
+            ),
+            (
+                "Not delivered",
+                "cps",
+                _rates({"delayed_dropped_records": "dropped", "delayed_cancelled_records": "cancelled"}),
+            ),
+            (
+                "Audit and trace",
+                "cps",
+                _rates(
+                    {
+                        "message_audit_records": "audited",
+                        "trace_records": "traced",
+                        "trace_untraced_records": "not traced",
+                        "message_audit_lost_observations": "lost observations",
+                    }
+                ),
+            ),
+        ),
+    ),
+    (
+        "Clients, console and exports (each with its option)",
+        (
+            ("Clients that push metrics", "none", (("appliance_client_telemetry_clients", "clients"),)),
+            (
+                "Pushes of clients",
+                "cps",
+                (
+                    (
+                        f"sum by (outcome) (rate(appliance_client_telemetry_pushes_total[{_RATE}]))",
+                        "{{outcome}}",
+                    ),
+                ),
+            ),
+            (
+                "Latency that producers see",
+                "ms",
+                (
+                    (
+                        'topk(10, appliance_client_metric{metric="org.apache.kafka.producer.request.latency.avg"})',
+                        "{{client_id}}",
+                    ),
+                ),
+            ),
+            (
+                "Console",
+                "none",
+                (
+                    ("appliance_console_sessions", "sessions"),
+                    ("appliance_console_streams", "streams"),
+                ),
+            ),
+            (
+                "Requests to a collector (OTLP)",
+                "cps",
+                (
+                    (
+                        f"sum by (outcome) (rate(appliance_metrics_otlp_requests_total[{_RATE}]))",
+                        "{{outcome}}",
+                    ),
+                ),
+            ),
+            (
+                "Pages of metrics",
+                "s",
+                (
+                    ("appliance_metrics_page_seconds", "time to build a page"),
+                    ("appliance_metrics_group_round_age_seconds", "age of the groups"),
+                ),
             ),
         ),
     ),

@@ -142,6 +142,11 @@ class Page:
     def gauge(self, family: Family, samples: Iterable[tuple[Value, Sequence[str]]]) -> None:
         """Write a family with all of its samples."""
         self.begin(family)
+        if len(family.labels) == 1:
+            # Most samples of a page: those of topics.
+            head = self._prefix[0]
+            self._lines += [f'{head}{escaped(label)}"}} {value}' for value, (label,) in samples]
+            return
         for value, labels in samples:
             self.add(value, *labels)
 

@@ -293,6 +293,18 @@ PROCESS_PROPORTIONAL = _gauge(
     "bytes",
 )
 PROCESS_OPEN_FILES = _gauge("process_open_files", "Descriptors that the process has open, as old.", _PROCESS)
+PROCESS_DISK_READ = _counter(
+    "process_disk_read_bytes",
+    "Bytes that disks have read for the process, at most 30 s old. Bytes from the page cache do not count.",
+    _PROCESS,
+    "bytes",
+)
+PROCESS_DISK_WRITTEN = _counter(
+    "process_disk_written_bytes",
+    "Bytes of files that the process has changed in the page cache, for the disk to write, as old.",
+    _PROCESS,
+    "bytes",
+)
 PROCESS_BUSY = _counter(
     "process_busy_seconds", "Time in which the process's loop had work.", _PROCESS, "seconds"
 )
@@ -361,7 +373,77 @@ CLIENT_METRIC = _gauge(
     ("metric", "client_id", "instance", "software", "attributes"),
 )
 
+# Services: delayed delivery, retries, message audit, message trace
+
+DELAYED_STORED = _counter(
+    "delayed_stored_records",
+    "Delayed records that were stored to be delivered later, those of retries included.",
+)
+DELAYED_DELIVERED = _counter(
+    "delayed_delivered_records", "Delayed records that were appended to their topics."
+)
+DELAYED_LATENESS = Family(
+    "appliance_delayed_lateness_seconds",
+    _H,
+    "How late delayed records were delivered: from the time at which each was due until it was in its topic.",
+    (),
+    "seconds",
+)
+DELAYED_WAITING = _gauge(
+    "delayed_waiting_records",
+    "Delayed records that are stored and not delivered, those of open transactions included.",
+)
+DELAYED_OVERDUE = _gauge(
+    "delayed_overdue_seconds",
+    "For how long a delayed record has been due that is not delivered, the longest of all; 0 if none is due.",
+    (),
+    "seconds",
+)
+DELAYED_OPEN = _gauge("delayed_open_deliveries", "Batches of delayed records that are on their way to a log.")
+DELAYED_CANCELLED = _counter("delayed_cancelled_records", "Delayed records that a producer has cancelled.")
+DELAYED_DROPPED = _counter(
+    "delayed_dropped_records",
+    "Delayed records that could not be delivered: their topic was deleted, or refuses them.",
+)
+DELAYED_REPEATED = _counter(
+    "delayed_repeated_records", "Delayed records that a client has sent again, and that are delivered once."
+)
+HANDED_BACK = _counter(
+    "retry_handed_back_records",
+    "Records that consumers have handed back and get again, or that were replayed.",
+)
+DEAD_LETTERS = _counter("retry_dead_letters", "Records that consumers have handed back for the last time.")
+AUDITED_RECORDS = _counter("message_audit_records", "Records that the message audit has counted.")
+UNAUDITED_COMMITS = _counter(
+    "message_audit_missed_commits",
+    "Commits of offsets that the message audit has not counted, because a partition has too many groups.",
+)
+LOST_OBSERVATIONS = _counter(
+    "message_audit_lost_observations",
+    "Observations of network processes that were lost before audit and trace have read them.",
+)
+TRACED_RECORDS = _counter("trace_records", "Records whose steps were traced.")
+UNTRACED_RECORDS = _counter(
+    "trace_untraced_records", "Records that were not traced, because too many in a second ask for it."
+)
+DROPPED_STEPS = _counter("trace_dropped_steps", "Steps of traces that were not sent to trace.otlp.endpoint.")
+
+# The console
+
+CONSOLE_SESSIONS = _gauge("console_sessions", "Users who are logged in to the console.")
+CONSOLE_STREAMS = _gauge("console_streams", "Open streams of live charts and records.")
+CONSOLE_REQUESTS = _counter("console_requests", "Requests to the console.")
+CONSOLE_REFUSED = _counter("console_refused_requests", "Requests to the console that were refused.")
+CONSOLE_REFUSED_LOGINS = _counter("console_refused_logins", "Logins to the console that were refused.")
+CONSOLE_ENDED = _counter(
+    "console_ended_connections", "Connections to the console that were late, or made room for others."
+)
+
 # The metrics process itself
+
+OTLP_REQUESTS = _counter(
+    "metrics_otlp_requests", "Requests to metrics.otlp.endpoint: sent, or failed.", ("outcome",)
+)
 
 PAGES = _counter("metrics_requests", "Requests to the metrics process.")
 REFUSED_PAGES = _counter("metrics_refused_requests", "Requests to the metrics process that were refused.")

@@ -40,15 +40,14 @@ from appliance.metrics.group_lag import lags
 from appliance.metrics.own_page import (
     Extra,
     buckets,
-    counted,
     errors,
     failed_directories,
     has_controller,
-    shown,
     used_apis,
 )
 from appliance.metrics.snapshot import STAGES_AT, PartitionState, Snapshot
 from appliance.metrics.topology import Topic
+from appliance.metrics.writing import counted, shown
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 RUNNING: Final = 3
@@ -115,11 +114,31 @@ CLUSTER_AT_MIN_ISR = Family(
     "kafka_cluster_partition_atminisr", _G, "Partitions at min.insync.replicas.", _BROKER
 )
 
+SEGMENTS = Family("kafka_log_log_numlogsegments", _G, "Segments of the leaders' logs.", ("topic",))
+LOG_START = Family("kafka_log_log_logstartoffset", _G, "Log start offset.", _PARTITION)
+LOG_END = Family("kafka_log_log_logendoffset", _G, "Log end offset of the leader.", _PARTITION)
 LOG_SIZE = Family("kafka_log_log_size", _G, "Bytes of the leader's log.", _PARTITION)
 TOPIC_LOG_SIZE = Family("kafka_log_log_size", _G, "Bytes of the leaders' logs.", ("topic",))
 OFFLINE_DIRECTORIES = Family(
     "kafka_log_logmanager_offlinelogdirectorycount", _G, "Log directories that have failed.", _BROKER
 )
+
+UNCLEANABLE = Family(
+    "kafka_log_logcleanermanager_uncleanable_partitions_count",
+    _G,
+    "Partitions that the cleaner cannot compact.",
+)
+DISK_READ = Family("kafka_server_kafkaserver_linux_disk_read_bytes", _G, "Bytes that disks have read.")
+DISK_WRITTEN = Family(
+    "kafka_server_kafkaserver_linux_disk_write_bytes",
+    _G,
+    "Bytes of files that were changed in the page cache.",
+)
+PROCESS_CPU = Family("process_cpu_seconds_total", _C, "Processor time of all processes, user and system.")
+PROCESS_MEMORY = Family(
+    "process_resident_memory_bytes", _G, "Memory of all processes; what they share counts once (PSS)."
+)
+PROCESS_FILES = Family("process_open_fds", _G, "Descriptors that all processes have open.")
 
 NETWORK_IDLE = Family(
     "kafka_network_socketserver_networkprocessoravgidle_percent",
@@ -243,6 +262,7 @@ def write_kafka_page(page: Page, now: Snapshot, extra: Extra, *, before: Sequenc
     _write_brokers(page, now)
     _write_topics(page, now, extra)
     _write_requests(page, now, extra, before=before)
+    _write_processes(page, now, extra)
     _write_exporter(page, now, extra)
     _write_groups(page, now, extra)
 
@@ -278,6 +298,7 @@ def _write_brokers(page: Page, now: Snapshot) -> None:
     _one(page, ISR_EXPANDS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
     _one(page, UNCLEAN_ELECTIONS, counted(now, RoleKind.CONTROLLER, "unclean_elections"))
     page.gauge(OFFLINE_DIRECTORIES, failed_directories(now))
+    _one(page, UNCLEANABLE, shown(now, RoleKind.CLEANER, "uncleanable_partitions"))
     workers = now.of_kind(RoleKind.IOPROC)
     serving = {
         broker: all(
@@ -299,13 +320,16 @@ def _write_topics(page: Page, now: Snapshot, extra: Extra) -> None:
         page.add_sum(now.head[column])
         for topic in now.topics:
             page.add(topic.total(column - BYTES_IN), topic.name)
+    page.gauge(SEGMENTS, [(topic.segments, (topic.name,)) for topic in now.topics])
     if not extra.with_partitions:
         page.gauge(TOPIC_LOG_SIZE, [(topic.log_bytes, (topic.name,)) for topic in now.topics])
         return
-    page.begin(LOG_SIZE)
-    for topic in now.topics:
-        for each in topic.partitions:
-            page.add(each.log_bytes, topic.name, str(each.partition))
+    states = [(topic.name, topic.partitions) for topic in now.topics]
+    for family, attribute in ((LOG_SIZE, "log_bytes"), (LOG_START, "log_start"), (LOG_END, "log_end")):
+        page.begin(family)
+        for name, partitions in states:
+            for each in partitions:
+                page.add(getattr(each, attribute), name, str(each.partition))
 
 
 def _requests(now: Snapshot) -> list[tuple[str, int]]:
@@ -397,6 +421,19 @@ def quantile(counts: Sequence[int], share: float) -> float:
         below += count
         lower_ns = bound_ns
     return float(BUCKETS_NS[-1])
+
+
+def _write_processes(page: Page, now: Snapshot, extra: Extra) -> None:
+    """Write what clients for Prometheus say of their one process, summed over ours."""
+    usages, shares = [each.usage for each in now.processes], extra.shares.values()
+    _one(page, DISK_READ, sum(each.read_bytes for each in usages))
+    _one(page, DISK_WRITTEN, sum(each.written_bytes for each in usages))
+    _one(page, PROCESS_CPU, sum(each.cpu_seconds for each in usages))
+    for family, sizes in (
+        (PROCESS_MEMORY, [each.proportional_bytes for each in shares]),
+        (PROCESS_FILES, [each.open_files for each in shares]),
+    ):
+        page.gauge(family, [(sum(sizes), ())] if sizes and min(sizes) >= 0 else [])
 
 
 def _write_exporter(page: Page, now: Snapshot, extra: Extra) -> None:

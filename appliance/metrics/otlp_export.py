@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from appliance.collector import Collector
+from appliance.collector import Collector, joined
 
 PATH: Final = "/v1/metrics"
 
@@ -39,18 +39,19 @@ class MetricsExport:
             self._thread = threading.Thread(target=self._run, name="metrics-export", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Begin no further request; the thread ends with the process."""
+    def close(self) -> bool:
+        """Send what waits, begin nothing after it, and return whether the thread has ended (`collector.joined`)."""
         with self._wakes:
             self._is_ending = True
             self._wakes.notify()
+        return joined(self._thread)
 
     def _run(self) -> None:
         while True:
             with self._wakes:
                 self._wakes.wait_for(lambda: self._waiting is not None or self._is_ending)
                 request, self._waiting = self._waiting, None
-                if self._is_ending or request is None:
+                if request is None:
                     return
             fault = self._collector.post(request)
             if fault is None:

@@ -13,7 +13,6 @@ from appliance.channels.traffic_table import (
     ANSWER_TIME,
     API_WORDS,
     APIS,
-    BUCKETS_NS,
     BYTES_IN,
     BYTES_OUT,
     CODES,
@@ -21,7 +20,6 @@ from appliance.channels.traffic_table import (
     FETCH_LOG,
     FETCH_QUEUE,
     FIRST_CODE,
-    HISTOGRAM_WORDS,
     OTHER_API,
     PRODUCE_ERRORS,
     PRODUCE_LOG,
@@ -43,19 +41,22 @@ from appliance.metrics.client_metrics import ClientMetrics
 from appliance.metrics.exposition import Family, FamilyWriter, Value
 from appliance.metrics.group_lag import Lag, lags
 from appliance.metrics.groups import Group
+from appliance.metrics.service_pages import write_console, write_guards, write_services
 from appliance.metrics.snapshot import STAGES_AT, Process, Snapshot, TopicState
+from appliance.metrics.writing import (
+    BUCKETS,
+    MS_PER_S,
+    NS_PER_S,
+    counted,
+    shown,
+    write_histogram,
+    write_one,
+)
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.errors import ErrorCode
 from appliance.version import VERSION
 
-NS_PER_S: Final = 1e9
-BOUNDS: Final = tuple(repr(bound_ns / NS_PER_S) for bound_ns in BUCKETS_NS)
-_BUCKETS: Final = len(BUCKETS_NS) + 1
-_MS_PER_S: Final = 1000.0
-
 Sample = tuple[Value, Sequence[str]]
-
-assert 1 + _BUCKETS <= HISTOGRAM_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Extra:
     """What the supervisor has said of the memory of each process."""
     clients: ClientMetrics | None = None
     """What clients have pushed, where they may."""
+    sends_otlp: bool = False
+    """Whether a collector gets the metrics, too."""
 
 
 def api_name(key: int) -> str:
@@ -118,7 +121,9 @@ def write_own_page(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     _write_logs(page, now, extra)
     _write_waiting(page, now)
     _write_groups(page, now, extra)
-    _write_services(page, now)
+    write_guards(page, now)
+    write_services(page, now)
+    write_console(page, now)
     _write_processes(page, now, extra)
     _write_topics(page, now)
     if extra.with_partitions:
@@ -128,19 +133,14 @@ def write_own_page(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     _write_itself(page, now, extra)
 
 
-def _one(page: FamilyWriter, family: Family, value: Value, *labels: str) -> None:
-    page.begin(family)
-    page.add(value, *labels)
-
-
 def _write_appliance(page: FamilyWriter, now: Snapshot) -> None:
     topology = now.topology
-    _one(page, names.BUILD_INFO, 1, VERSION, build(), topology.cluster_id)
-    _one(page, names.READY, int(is_ready(now)))
-    _one(page, names.CONTROLLER_ACTIVE, int(has_controller(now)))
-    _one(page, names.BROKERS, len(topology.brokers))
-    _one(page, names.TOPICS, topology.topic_count)
-    _one(page, names.TOPICS_WITHOUT_SERIES, topology.topic_count - len(topology.topics))
+    write_one(page, names.BUILD_INFO, 1, VERSION, build(), topology.cluster_id)
+    write_one(page, names.READY, int(is_ready(now)))
+    write_one(page, names.CONTROLLER_ACTIVE, int(has_controller(now)))
+    write_one(page, names.BROKERS, len(topology.brokers))
+    write_one(page, names.TOPICS, topology.topic_count)
+    write_one(page, names.TOPICS_WITHOUT_SERIES, topology.topic_count - len(topology.topics))
 
 
 def has_controller(now: Snapshot) -> bool:
@@ -163,11 +163,11 @@ def is_ready(now: Snapshot) -> bool:
 
 def _write_traffic(page: FamilyWriter, now: Snapshot) -> None:
     network = now.of_kind(RoleKind.NETPROC)
-    _one(page, names.NETWORK_RECEIVED, sum(each.totals[process_table.BYTES_IN] for each in network))
-    _one(page, names.NETWORK_SENT, sum(each.totals[process_table.BYTES_OUT] for each in network))
-    _one(page, names.PRODUCED_BYTES, now.head[BYTES_IN])
-    _one(page, names.PRODUCED_RECORDS, now.head[RECORDS_IN])
-    _one(page, names.FETCHED_BYTES, now.head[BYTES_OUT])
+    write_one(page, names.NETWORK_RECEIVED, sum(each.totals[process_table.BYTES_IN] for each in network))
+    write_one(page, names.NETWORK_SENT, sum(each.totals[process_table.BYTES_OUT] for each in network))
+    write_one(page, names.PRODUCED_BYTES, now.head[BYTES_IN])
+    write_one(page, names.PRODUCED_RECORDS, now.head[RECORDS_IN])
+    write_one(page, names.FETCHED_BYTES, now.head[BYTES_OUT])
     page.gauge(
         names.CONNECTIONS,
         [(each.row.connections if each.usage.is_running else 0, (each.name,)) for each in network],
@@ -223,11 +223,11 @@ WORKER_STAGES: Final = (
 
 def buckets(now: Snapshot, at: int) -> list[int]:
     """Return the counts of a histogram whose first word is `at`."""
-    return now.apis[at + 1 : at + 1 + _BUCKETS]
+    return now.apis[at + 1 : at + 1 + BUCKETS]
 
 
 def _histogram(page: FamilyWriter, now: Snapshot, at: int, *labels: str) -> None:
-    page.histogram(labels, bounds=BOUNDS, counts=buckets(now, at), total=now.apis[at] / NS_PER_S)
+    write_histogram(page, now.apis[at : at + 1 + BUCKETS], *labels)
 
 
 def _write_replication(page: FamilyWriter, now: Snapshot) -> None:
@@ -242,21 +242,11 @@ def _write_replication(page: FamilyWriter, now: Snapshot) -> None:
         (names.NOT_PREFERRED, topology.not_preferred),
     ):
         page.gauge(family, [(counts[broker], (str(broker),)) for broker in brokers])
-    _one(page, names.OFFLINE_PARTITIONS, now.offline_partitions)
-    _one(page, names.ISR_SHRINKS, counted(now, RoleKind.CONTROLLER, "isr_shrinks"))
-    _one(page, names.ISR_EXPANSIONS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
-    _one(page, names.UNCLEAN_ELECTIONS, counted(now, RoleKind.CONTROLLER, "unclean_elections"))
-    _one(page, names.PENDING_CHANGES, shown(now, RoleKind.CONTROLLER, "pending_changes"))
-
-
-def counted(now: Snapshot, kind: RoleKind, name: str) -> int:
-    """Return the sum of a counter over all processes of a kind and all of their lives."""
-    return sum(each.counted[name] for each in now.of_kind(kind))
-
-
-def shown(now: Snapshot, kind: RoleKind, name: str) -> int:
-    """Return the sum of what the running processes of a kind have now."""
-    return sum(each.counters[name] for each in now.of_kind(kind) if each.usage.is_running)
+    write_one(page, names.OFFLINE_PARTITIONS, now.offline_partitions)
+    write_one(page, names.ISR_SHRINKS, counted(now, RoleKind.CONTROLLER, "isr_shrinks"))
+    write_one(page, names.ISR_EXPANSIONS, counted(now, RoleKind.CONTROLLER, "isr_expansions"))
+    write_one(page, names.UNCLEAN_ELECTIONS, counted(now, RoleKind.CONTROLLER, "unclean_elections"))
+    write_one(page, names.PENDING_CHANGES, shown(now, RoleKind.CONTROLLER, "pending_changes"))
 
 
 def by_slot(
@@ -283,7 +273,7 @@ def _write_logs(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     page.gauge(names.LOG_SEGMENTS, [(count, (str(slot),)) for slot, count in sorted(now.segments.items())])
     page.begin(names.FLUSH_DURATION)
     for slot, words in sorted(now.flushes.items()):
-        page.histogram((str(slot),), bounds=BOUNDS, counts=words[1 : 1 + _BUCKETS], total=words[0] / NS_PER_S)
+        write_histogram(page, words, str(slot))
     page.gauge(names.FAILED_DIRECTORIES, failed_directories(now))
     page.gauge(
         names.DISK_FREE, [(each.free_bytes, (str(each.broker), each.directory)) for each in extra.disks]
@@ -303,10 +293,10 @@ def _write_logs(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     ):
         page.gauge(family, by_slot(workers, _ever(name), brokers))
     cleaner = RoleKind.CLEANER
-    _one(page, names.CLEANER_LOGS, shown(now, cleaner, "compacted_logs"))
-    _one(page, names.CLEANER_UNCLEANABLE, shown(now, cleaner, "uncleanable_partitions"))
-    _one(page, names.CLEANER_ROUNDS, counted(now, cleaner, "rounds"))
-    _one(page, names.CLEANER_FREED, counted(now, cleaner, "freed_bytes"))
+    write_one(page, names.CLEANER_LOGS, shown(now, cleaner, "compacted_logs"))
+    write_one(page, names.CLEANER_UNCLEANABLE, shown(now, cleaner, "uncleanable_partitions"))
+    write_one(page, names.CLEANER_ROUNDS, counted(now, cleaner, "rounds"))
+    write_one(page, names.CLEANER_FREED, counted(now, cleaner, "freed_bytes"))
 
 
 def _now(name: str) -> Callable[[Process], int]:
@@ -319,15 +309,15 @@ def _ever(name: str) -> Callable[[Process], int]:
 
 def _write_waiting(page: FamilyWriter, now: Snapshot) -> None:
     purgatory = RoleKind.PURGATORY
-    _one(page, names.PURGATORY_WAITING, shown(now, purgatory, "waiting"))
-    _one(page, names.PURGATORY_KEYS, shown(now, purgatory, "watched_keys"))
-    _one(page, names.PURGATORY_HELD, shown(now, purgatory, "held_answers"))
+    write_one(page, names.PURGATORY_WAITING, shown(now, purgatory, "waiting"))
+    write_one(page, names.PURGATORY_KEYS, shown(now, purgatory, "watched_keys"))
+    write_one(page, names.PURGATORY_HELD, shown(now, purgatory, "held_answers"))
     page.gauge(
         names.PURGATORY_ENDED,
         [(counted(now, purgatory, outcome), (outcome,)) for outcome in ("satisfied", "expired", "cancelled")],
     )
-    _one(page, names.PURGATORY_EXPIRED_ANSWERS, counted(now, purgatory, "expired_answers"))
-    _one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
+    write_one(page, names.PURGATORY_EXPIRED_ANSWERS, counted(now, purgatory, "expired_answers"))
+    write_one(page, names.EARLY_FETCHES, counted(now, RoleKind.NETPROC, "fetches_answered_early"))
 
 
 def _add_partitions(page: FamilyWriter, lag: Lag, values: Mapping[int, Value]) -> None:
@@ -337,7 +327,7 @@ def _add_partitions(page: FamilyWriter, lag: Lag, values: Mapping[int, Value]) -
 
 def _write_groups(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     coordinator = RoleKind.COORDINATOR
-    _one(page, names.GROUPS, shown(now, coordinator, "groups"))
+    write_one(page, names.GROUPS, shown(now, coordinator, "groups"))
     page.gauge(names.GROUP_MEMBERS, [(each.members, (each.name,)) for each in extra.groups])
     behind = lags(now, extra.groups, extra.ages, now_ms=extra.now_ms)
     page.gauge(names.GROUP_LAG, [(sum(each.records.values()), (each.group, each.topic)) for each in behind])
@@ -358,7 +348,7 @@ def _write_groups(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
                 if values
             ],
         )
-    _one(page, names.GROUP_LOOKS, counted(now, RoleKind.METRICS, "age_looks"))
+    write_one(page, names.GROUP_LOOKS, counted(now, RoleKind.METRICS, "age_looks"))
     if extra.with_partitions:
         page.begin(names.GROUP_PARTITION_LAG_SECONDS)
         for each in behind:
@@ -372,7 +362,7 @@ def _write_groups(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
         page.begin(names.GROUP_COMMITTED)
         for each in behind:
             _add_partitions(page, each, each.committed)
-    _one(page, names.GROUPS_WITHOUT_SERIES, extra.groups_without_series)
+    write_one(page, names.GROUPS_WITHOUT_SERIES, extra.groups_without_series)
     for family, name in (
         (names.OFFSET_COMMITS, "commits"),
         (names.COORDINATOR_APPENDS, "appends"),
@@ -383,39 +373,12 @@ def _write_groups(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
         (names.MARKERS, "markers"),
         (names.REFUSED_TRANSACTIONAL_IDS, "refused_transactional_ids"),
     ):
-        _one(page, family, counted(now, coordinator, name))
-    _one(page, names.GROUP_MEMBER_BYTES, shown(now, coordinator, "member_bytes"))
-    _one(page, names.TRANSACTIONAL_IDS, shown(now, coordinator, "transactional_ids"))
-    _one(page, names.OPEN_TRANSACTIONS, shown(now, coordinator, "open_transactions"))
-    _one(page, names.TIMED_OUT_TRANSACTIONS, counted(now, coordinator, "timed_out_transactions"))
-    _one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
-
-
-def _write_services(page: FamilyWriter, now: Snapshot) -> None:
-    network, auditor, keys = RoleKind.NETPROC, RoleKind.AUDITOR, RoleKind.KEYS
-    _one(page, names.THROTTLED_ANSWERS, counted(now, network, "throttled_answers"))
-    _one(page, names.THROTTLE_TIME, counted(now, network, "throttled_ms") / _MS_PER_S)
-    _one(page, names.THROTTLED_SESSIONS, shown(now, network, "throttled_sessions"))
-    _one(page, names.FORGOTTEN_BUDGETS, counted(now, network, "forgotten_budgets"))
-    if now.of_kind(auditor):
-        page.gauge(
-            names.AUDIT_ENTRIES,
-            [
-                (counted(now, auditor, "written_entries"), ("file",)),
-                (counted(now, auditor, "appended_entries"), ("topic",)),
-            ],
-        )
-        lost = ("lost_entries", "lost_topic_entries")
-        _one(
-            page,
-            names.LOST_AUDIT_ENTRIES,
-            sum(counted(now, auditor, name) for name in lost) + counted(now, network, "lost_audit_entries"),
-        )
-    if now.of_kind(keys):
-        fetches, failed = counted(now, keys, "fetches"), counted(now, keys, "failed_fetches")
-        _one(page, names.IDENTITY_KEYS, shown(now, keys, "keys"))
-        page.gauge(names.IDENTITY_KEY_FETCHES, [(max(0, fetches - failed), ("good",)), (failed, ("failed",))])
-        _one(page, names.UNKNOWN_IDENTITY_KEYS, counted(now, keys, "unknown_keys"))
+        write_one(page, family, counted(now, coordinator, name))
+    write_one(page, names.GROUP_MEMBER_BYTES, shown(now, coordinator, "member_bytes"))
+    write_one(page, names.TRANSACTIONAL_IDS, shown(now, coordinator, "transactional_ids"))
+    write_one(page, names.OPEN_TRANSACTIONS, shown(now, coordinator, "open_transactions"))
+    write_one(page, names.TIMED_OUT_TRANSACTIONS, counted(now, coordinator, "timed_out_transactions"))
+    write_one(page, names.PENDING_TRANSACTIONS, shown(now, coordinator, "owed_transactions"))
 
 
 def _write_processes(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
@@ -424,7 +387,7 @@ def _write_processes(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
 
     write(names.PROCESS_UP, lambda each: int(each.usage.is_running))
     write(names.PROCESS_RESTARTS, lambda each: max(0, each.generation - 1))
-    write(names.PROCESS_START, lambda each: each.row.started_ms / _MS_PER_S)
+    write(names.PROCESS_START, lambda each: each.row.started_ms / MS_PER_S)
     write(names.PROCESS_CPU, lambda each: each.usage.cpu_seconds)
     write(names.PROCESS_RESIDENT, lambda each: each.usage.resident_bytes)
     shares = sorted((str(role), share) for role, share in extra.shares.items())
@@ -434,13 +397,15 @@ def _write_processes(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     ):
         sizes = [(getattr(share, attribute), (name,)) for name, share in shares]
         page.gauge(family, [each for each in sizes if each[0] >= 0])
+    write(names.PROCESS_DISK_READ, lambda each: each.usage.read_bytes)
+    write(names.PROCESS_DISK_WRITTEN, lambda each: each.usage.written_bytes)
     write(names.PROCESS_BUSY, lambda each: each.totals[process_table.BUSY_NS] / NS_PER_S)
     write(names.PROCESS_IDLE, lambda each: each.idle_ns / NS_PER_S)
     write(names.PROCESS_LOOPS, lambda each: each.totals[process_table.LOOPS])
     write(names.PROCESS_QUEUE, lambda each: each.row.queue_depth if each.usage.is_running else 0)
     write(names.PROCESS_REQUESTS, lambda each: each.totals[process_table.REQUESTS])
-    _one(page, names.NETWORK_IDLE, extra.network_idle)
-    _one(page, names.WORKER_IDLE, extra.worker_idle)
+    write_one(page, names.NETWORK_IDLE, extra.network_idle)
+    write_one(page, names.WORKER_IDLE, extra.worker_idle)
 
 
 _TOPIC_COLUMNS: Final = (
@@ -456,16 +421,14 @@ _TOPIC_COLUMNS: Final = (
 
 
 def _write_topics(page: FamilyWriter, now: Snapshot) -> None:
+    topics = [(topic, (topic.name,)) for topic in now.topics]
+
     def write(family: Family, value: Callable[[TopicState], int]) -> None:
-        page.begin(family)
-        for topic in now.topics:
-            page.add(value(topic), topic.name)
+        page.gauge(family, [(value(topic), name) for topic, name in topics])
 
     write(names.TOPIC_PARTITIONS, lambda topic: len(topic.topic.rows))
-    for column, family in enumerate(_TOPIC_COLUMNS):
-        page.begin(family)
-        for topic in now.topics:
-            page.add(topic.total(column), topic.name)
+    for counts, family in zip(now.columns.counts, _TOPIC_COLUMNS, strict=True):
+        page.gauge(family, [(topic.topic.total(counts), name) for topic, name in topics])
     write(names.TOPIC_LOG_BYTES, lambda topic: topic.log_bytes)
     write(names.TOPIC_LOG_SEGMENTS, lambda topic: topic.segments)
     write(names.TOPIC_RECORDS, lambda topic: topic.records)
@@ -492,7 +455,7 @@ def _write_partitions(page: FamilyWriter, now: Snapshot) -> None:
 def _write_clients(page: FamilyWriter, now: Snapshot, clients: ClientMetrics) -> None:
     network, metrics = RoleKind.NETPROC, RoleKind.METRICS
     clients.expire()
-    _one(page, names.CLIENTS, len(clients))
+    write_one(page, names.CLIENTS, len(clients))
     page.gauge(
         names.CLIENT_PUSHES,
         [
@@ -502,7 +465,7 @@ def _write_clients(page: FamilyWriter, now: Snapshot, clients: ClientMetrics) ->
             (counted(now, network, "lost_client_pushes"), ("lost",)),
         ],
     )
-    _one(page, names.DROPPED_CLIENT_SERIES, counted(now, metrics, "dropped_client_series"))
+    write_one(page, names.DROPPED_CLIENT_SERIES, counted(now, metrics, "dropped_client_series"))
     page.begin(names.CLIENT_METRIC)
     for value, labels in clients.samples():
         page.add(value, *labels)
@@ -510,10 +473,10 @@ def _write_clients(page: FamilyWriter, now: Snapshot, clients: ClientMetrics) ->
 
 def _write_itself(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
     kind = RoleKind.METRICS
-    _one(page, names.PAGES, sum(each.totals[process_table.REQUESTS] for each in now.of_kind(kind)))
-    _one(page, names.REFUSED_PAGES, counted(now, kind, "refused_requests"))
-    _one(page, names.ENDED_READERS, counted(now, kind, "ended_connections"))
-    _one(page, names.PAGE_SECONDS, extra.page_seconds)
+    write_one(page, names.PAGES, sum(each.totals[process_table.REQUESTS] for each in now.of_kind(kind)))
+    write_one(page, names.REFUSED_PAGES, counted(now, kind, "refused_requests"))
+    write_one(page, names.ENDED_READERS, counted(now, kind, "ended_connections"))
+    write_one(page, names.PAGE_SECONDS, extra.page_seconds)
     page.gauge(
         names.GROUP_ROUNDS,
         [
@@ -521,5 +484,13 @@ def _write_itself(page: FamilyWriter, now: Snapshot, extra: Extra) -> None:
             (counted(now, kind, "failed_group_rounds"), ("failed",)),
         ],
     )
+    if extra.sends_otlp:
+        page.gauge(
+            names.OTLP_REQUESTS,
+            [
+                (counted(now, kind, "sent_otlp_requests"), ("sent",)),
+                (counted(now, kind, "failed_otlp_requests"), ("failed",)),
+            ],
+        )
     age_seconds = extra.groups_age_seconds
     page.gauge(names.GROUP_ROUND_AGE, [] if age_seconds is None else [(age_seconds, ())])

@@ -1,11 +1,11 @@
 """Processor time and memory of the appliance's processes, from /proc. Only what the kernel shows to everybody.
 
-PSS is not among it: /proc/PID/smaps_rollup needs the right to trace the process, and this process has given that up
-(`process/confinement.py`).
+PSS and the bytes of disks are not among it: /proc/PID/smaps_rollup and /proc/PID/io need the right to trace the
+process, and this process has given that up (`process/confinement.py`). The supervisor says them.
 
-What a life of a process has used, and how long it has slept, is kept in shared memory, so that neither falls when this
-process or the other one starts again: six words for each process, in pages of the region `traffic` that this process
-alone writes.
+What a life of a process has used, and how long it has slept, is kept in shared memory, so that nothing falls when this
+process or the other one starts again: KEPT_WORDS for each process, in pages of the region `traffic` that this process
+alone writes. Three words each: a generation, what the lives before it had used, and what this one has used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from typing import Final
 from appliance.channels.traffic_table import KEPT_PER_PAGE, KEPT_WORDS
 from appliance.ipc.process_table import ProcessSnapshot
 
+# Of a sum over all lives, from its first word.
 _GENERATION: Final = 0
-_BEFORE_TICKS: Final = 1
-_TICKS: Final = 2
+_BEFORE: Final = 1
+_NOW: Final = 2
+
+_TICKS_AT: Final = 0
 _IDLE_GENERATION: Final = 3
 _IDLE_NS: Final = 4
 _IDLE_LOST_NS: Final = 5
+_READ_AT: Final = 6
+_WRITTEN_AT: Final = 9
 
 # Of /proc/PID/stat, behind the name: see proc_pid_stat(5).
 _STATE: Final = 0
@@ -45,6 +50,9 @@ class Usage:
     cpu_seconds: float
     """Of all lives of the process, user and system."""
     resident_bytes: int
+    read_bytes: int
+    """What all lives have had disks read, as far as it was noted; `written_bytes`: what they have made dirty."""
+    written_bytes: int
 
 
 class ProcFiles:
@@ -62,12 +70,21 @@ class ProcFiles:
     def usage(self, index: int, row: ProcessSnapshot) -> Usage:
         """Return what the process of a row uses."""
         found = self._ticks_and_pages(row.pid) if row.pid else None
-        if found is None:
-            return Usage(False, self._all_lives(index, 0, 0) / _TICKS_PER_SECOND, 0)
-        ticks, pages = found
+        ticks, pages = found or (0, 0)
+        generation = 0 if found is None else row.generation
         return Usage(
-            True, self._all_lives(index, row.generation, ticks) / _TICKS_PER_SECOND, pages * _PAGE_BYTES
+            found is not None,
+            self._all_lives(index, _TICKS_AT, generation, ticks) / _TICKS_PER_SECOND,
+            pages * _PAGE_BYTES,
+            self._all_lives(index, _READ_AT, 0, 0),
+            self._all_lives(index, _WRITTEN_AT, 0, 0),
         )
+
+    def note_disk(self, index: int, generation: int, *, read_bytes: int, written_bytes: int) -> None:
+        """Keep what a life of the process of a row has read and written, as the supervisor says it."""
+        if read_bytes >= 0 and written_bytes >= 0:
+            self._all_lives(index, _READ_AT, generation, read_bytes)
+            self._all_lives(index, _WRITTEN_AT, generation, written_bytes)
 
     def _ticks_and_pages(self, pid: int) -> tuple[int, int] | None:
         try:
@@ -82,14 +99,17 @@ class ProcFiles:
             return None
         return int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]), pages
 
-    def _all_lives(self, index: int, generation: int, ticks: int) -> int:
-        kept, at = self._place(index)
-        if generation and kept[at + _GENERATION] != generation:
-            kept[at + _BEFORE_TICKS] += kept[at + _TICKS]
-            kept[at + _TICKS] = 0
-            kept[at + _GENERATION] = generation
-        kept[at + _TICKS] = max(kept[at + _TICKS], ticks)
-        return int(kept[at + _BEFORE_TICKS] + kept[at + _TICKS])
+    def _all_lives(self, index: int, first: int, generation: int, used: int) -> int:
+        """Note what a life has used, and return the sum of all lives. With generation 0 nothing is noted."""
+        kept, place = self._place(index)
+        at = place + first
+        if generation:
+            if kept[at + _GENERATION] != generation:
+                kept[at + _BEFORE] += kept[at + _NOW]
+                kept[at + _NOW] = 0
+                kept[at + _GENERATION] = generation
+            kept[at + _NOW] = max(kept[at + _NOW], used)
+        return int(kept[at + _BEFORE] + kept[at + _NOW])
 
     def idle_ns(self, index: int, generation: int, counted_ns: int) -> int:
         """Return how long all lives of a process have slept, never less than before.

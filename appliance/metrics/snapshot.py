@@ -21,6 +21,7 @@ from appliance.channels.partition_table import (
     PartitionTable,
 )
 from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import MemoryShare
 from appliance.channels.traffic_table import (
     API_WORDS,
     APIS,
@@ -29,6 +30,7 @@ from appliance.channels.traffic_table import (
     FAILED_FETCHES,
     FLUSH_TIME,
     HISTOGRAM_WORDS,
+    LATENESS,
     LOG_BYTES,
     LOG_SEGMENTS,
     LOG_WORDS,
@@ -226,6 +228,8 @@ class Snapshot:
     """Sums of their blocks. From STAGES_AT on, sums of the workers' histograms."""
     flushes: dict[int, list[int]]
     """By slot, the histogram of its workers' flushes."""
+    lateness: list[int]
+    """The histogram of how late services processes have delivered."""
     offline_partitions: int
     """Partitions without a leader, or whose leader's storage has failed."""
     served: bool
@@ -263,6 +267,16 @@ class Memory:
         self._logs = Region.open(wiring.logs_name, writable=False).view.cast("q")
         self._topology = Topology()
 
+    def note_share(self, share: MemoryShare) -> None:
+        """Keep what a process has read from disks and written to them. The supervisor has no row."""
+        if share.role.kind is not RoleKind.SUPERVISOR:
+            self._proc_files.note_disk(
+                self._attachment.wiring.process_row(share.role),
+                share.generation,
+                read_bytes=share.read_bytes,
+                written_bytes=share.written_bytes,
+            )
+
     @property
     def topology(self) -> Topology:
         """Of the current image; empty before the first one."""
@@ -297,6 +311,7 @@ class Memory:
             head=_sums([part.head() for part in self._parts]),
             apis=apis,
             flushes=flushes,
+            lateness=self._lateness(),
             offline_partitions=offline,
             served=served,
             log_bytes={slot: led.total(columns.log_bytes) for slot, led in topology.led.items()},
@@ -312,6 +327,16 @@ class Memory:
             at = stages_at(number, rows=settings.broker.max_partitions)
             found.append((number // settings.io.workers, self._logs[at : at + STAGE_WORDS].tolist()))
         return found
+
+    def _lateness(self) -> list[int]:
+        """Return the sum of the histograms of all services processes."""
+        settings = self._settings
+        workers = settings.slots * settings.io.workers
+        found = [[0] * HISTOGRAM_WORDS]
+        for number in range(settings.services.processes):
+            at = stages_at(workers + number, rows=settings.broker.max_partitions) + LATENESS
+            found.append(self._logs[at : at + HISTOGRAM_WORDS].tolist())
+        return _sums(found)
 
     def processes(self) -> list[Process]:
         """Return every process but the supervisor, which has no row."""

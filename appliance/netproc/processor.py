@@ -527,9 +527,10 @@ class NetworkAgent:
         self._process.close()
 
     def counters(self) -> Mapping[str, int]:
-        """Return partitions that the purgatory watches for this process, fetches that left it early to make room, and
-        what quotas do.
+        """Return partitions that the purgatory watches for this process, fetches that left it early to make room, what
+        quotas do, and delayed records that were stored.
         """
+        delayed = self._apis.delayed
         quotas = {} if self._metering is None else self._metering.statistics()
         telemetry = self._watchers.telemetry_counters()
         return {
@@ -543,6 +544,9 @@ class NetworkAgent:
             "client_pushes": telemetry.get("pushes", 0),
             "refused_client_pushes": telemetry.get("refused", 0),
             "lost_client_pushes": telemetry.get("lost", 0),
+            "delayed_records": delayed.stored,
+            "handed_back_records": delayed.handed_back,
+            "dead_letters": delayed.dead,
         }
 
     def statistics(self) -> dict[str, Any]:

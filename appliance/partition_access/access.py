@@ -338,7 +338,7 @@ class PartitionAccess:
 
         Args:
             is_committed: up to the last stable offset, with the aborted transactions.
-            headers_only: at most HEADERS_MAX headers of batches, which costs one small read for each.
+            headers_only: at most HEADERS_MAX headers of batches. Records are not read, and checksums are not checked.
         """
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:

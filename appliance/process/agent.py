@@ -179,6 +179,7 @@ class AgentProcess:
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         journal.tell_left_out_by(self.cycle.timers.after_ms)
+        journal.copy_to(self.attachment.last_lines.write)
 
     # Sockets between processes
 

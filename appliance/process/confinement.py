@@ -3,6 +3,7 @@
 | role | capabilities that it keeps, if it has them | what it may change in the file system |
 |---|---|---|
 | netproc, coordinator, purgatory, metrics, console, services | DAC_READ_SEARCH | opens shared memory for writing |
+| services | as above | the same, and the files of the index of delayed records |
 | services, metrics with the endpoint of a collector | as above | the same; they may connect to its port |
 | metrics, console with a port below 1024 | that to bind it, too | the same |
 | acceptor | DAC_READ_SEARCH | the same, and makes its sockets |
@@ -14,8 +15,9 @@
 netproc, acceptor, coordinator, metrics and console handle bytes of strangers. So the kernel refuses them, and the
 purgatory, which writes no file either, every other change (`landlock.py`): to open a segment or the metadata store for
 writing, to create or remove a name elsewhere, to start a program, to connect to a TCP port (the console: to any port
-but those of the broker slots), to signal other processes, to trace them or read their memory. It also refuses them
-system calls that they never make (`refused_calls.py`). No process, the supervisor included, can get new privileges.
+but those of the broker slots and of the schema registry), to signal other processes, to trace them or read their
+memory. It also refuses them system calls that they never make (`refused_calls.py`). No process, the supervisor
+included, can get new privileges.
 
 DAC_READ_SEARCH stays because an adopted segment may belong to the user of Apache Kafka (docs/adopting.md).
 
@@ -36,6 +38,7 @@ from appliance.channels.roles import RoleKind
 from appliance.channels.wiring import Wiring
 from appliance.config import Settings
 from appliance.config.collector_url import collector_port
+from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.config.sections.shared_memory import LANE_DIRECTORY
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
@@ -69,6 +72,7 @@ _OVER_FILES: Final = frozenset(
         Capability.FSETID,
     }
 )
+_FILES: Final = Right.WRITE_FILE | Right.MAKE_REG | Right.REMOVE_FILE | Right.TRUNCATE
 _SOCKETS: Final = Right.MAKE_SOCK | Right.REMOVE_FILE
 
 _logger = logging.getLogger(__name__)
@@ -82,7 +86,7 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     settings = wiring.settings
     steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
     if kind in WRITE_NO_FILES:
-        _make_lane_directory(kind, settings)
+        _make_directories(kind, settings)
         ports = ports_of(kind, settings)
         steps = [lambda: restrict(changes_of(kind, wiring), connect_ports=ports), *steps, refuse_calls]
     for step in steps:
@@ -92,11 +96,14 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
             _logger.warning("this process keeps rights that it does not need: %s", error)
 
 
-def _make_lane_directory(kind: RoleKind, settings: Settings) -> None:
-    """Create the only directory that the acceptor would create, so that it need not have the right to."""
+def _make_directories(kind: RoleKind, settings: Settings) -> None:
+    """Create the only directory that a role would create, so that it need not have the right to."""
     if kind is RoleKind.ACCEPTOR and settings.shared_memory.lanes_max:
         with suppress(OSError):  # the door tells what is wrong with it
             os.mkdir(settings.data_dir / LANE_DIRECTORY, 0o700)
+    if kind is RoleKind.SERVICES:
+        with suppress(OSError):  # a line says so when the first file cannot be written
+            os.mkdir(settings.data_dir / INDEX_DIRECTORY, 0o700)
 
 
 def give_up_new_privileges() -> None:
@@ -135,11 +142,14 @@ def capabilities_of(kind: RoleKind, settings: Settings) -> frozenset[Capability]
 def ports_of(kind: RoleKind, settings: Settings) -> Sequence[int]:
     """Return the TCP ports to which a role of WRITE_NO_FILES may connect.
 
-    The console is a client of each slot. A services process sends traces to a collector, a metrics process metrics.
+    The console is a client of each slot, and of a schema registry. A services process sends traces to a collector, a
+    metrics process metrics.
     """
     listener = settings.console_listener
     if kind is RoleKind.CONSOLE and listener is not None:
-        return range(listener.port, listener.port + settings.slots)
+        registry = settings.console.registry_port
+        slots = range(listener.port, listener.port + settings.slots)
+        return slots if registry is None else (*slots, registry)
     collectors = {
         RoleKind.SERVICES: settings.services.trace_otlp_endpoint,
         RoleKind.METRICS: settings.metrics.otlp_endpoint,
@@ -159,6 +169,8 @@ def changes_of(kind: RoleKind, wiring: Wiring) -> Mapping[Path, Right]:
             allowed[settings.data_dir / LANE_DIRECTORY] = _SOCKETS
     if kind is RoleKind.METRICS and settings.metrics.takes_telemetry:
         shared_memory |= _SOCKETS
+    if kind is RoleKind.SERVICES:
+        allowed[settings.data_dir / INDEX_DIRECTORY] = _FILES
     if kind in _ACCEPT:
         for listener in settings.zeromq.listeners:
             if not is_tcp(listener):

@@ -130,6 +130,16 @@ class Apis:
         self._traffic: Traffic | None = None
         self._is_watched = rights is not None
         questions = TransactionQuestions(coordinator, pool, timers, clock)
+        self.delayed: Final = DelayedRecords(
+            routes,
+            lines,
+            settings,
+            pool=pool,
+            clock=clock,
+            bells=attachment.services_bells(),
+            timers=timers,
+            questions=questions,
+        )
         self._produce = ProduceHandler(
             routes,
             lines,
@@ -137,16 +147,7 @@ class Apis:
             leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
             finish=finish,
             refuse=refuse,
-            delayed=DelayedRecords(
-                routes,
-                lines,
-                settings,
-                pool=pool,
-                clock=clock,
-                bells=attachment.services_bells(),
-                timers=timers,
-                questions=questions,
-            ),
+            delayed=self.delayed,
             rights=rights,
             auditing=auditing,
         )

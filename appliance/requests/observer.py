@@ -3,9 +3,9 @@
     Produce answered ─┐ merge neighbours ─ every FLUSH_MS: one record ─→ owner of `__observations` ─→ services process
     Fetch arrives    ─┘
 
-No count depends on it: counts come from the logs. So what does not fit is dropped and counted, an append that fails is
-not repeated, and a defect here costs names, and no session or process. A fetch is not seen to arrive at the client: the
-client's next fetch of the partition shows that it has read up to there.
+No count depends on it: counts come from the logs. So what does not fit is dropped and counted as lost. An append that
+fails is not repeated. A defect here costs names, and no session or process. A fetch is not seen to arrive at the
+client: the next fetch of the partition on this connection shows that the client has read up to there.
 
 There is one only if there are services processes. Topics without `audit.enable` and `trace.enable` pay a look at a set.
 """
@@ -20,6 +20,7 @@ from uuid import UUID
 from appliance.channels.request_channel import (
     CONNECTION_LIMIT,
     END_OFFSET,
+    ERROR,
     FLAGS,
     PRODUCED_OFFSET,
     ROW,
@@ -33,22 +34,27 @@ from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.message_audit.observation import Fetched, Observation, Produced, encode, short
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.session import Session
-from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerClient
 
 FLUSH_MS: Final = 250
 RANGES_MAX: Final = 2_000
 """Of each kind, between two flushes."""
+ATTEMPTS_MAX: Final = 20
+"""So many flushes keep what was seen while nobody leads `__observations`, for example because the first topic with
+`audit.enable` was just created."""
 READERS_MAX: Final = 10_000
-"""Partitions of clients whose position is remembered; the one that was silent for longest is forgotten."""
+"""Partitions of connections whose position is remembered; the one that was silent for longest is forgotten."""
 STORE_TIMEOUT_MS: Final = 5_000
 
 _API_VERSION: Final = 9
 _ACKS_LEADER: Final = 1
 _DUPLICATE: Final = int(ResponseFlag.DUPLICATE)
+_OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _ENABLED: Final = ("audit.enable", "trace.enable")
 
 _logger: Final = logging.getLogger(__name__)
@@ -86,12 +92,14 @@ class Observer:
 
     __slots__ = (
         "_appended",
+        "_attempts",
         "_bells",
         "_block",
         "_clock",
         "_fetched",
         "_growing",
         "_has_failed",
+        "_in_flight",
         "_is_armed",
         "_lines",
         "_lost",
@@ -125,8 +133,9 @@ class Observer:
         self._appended: list[_Appended] = []
         self._growing: dict[int, _Appended] = {}
         self._fetched: list[Fetched] = []
-        self._readers: dict[tuple[int, str | None], int] = {}
-        self._lost = 0
+        self._readers: dict[tuple[int, int], int] = {}
+        """Row and connection id → offset. Clients of one name are told apart."""
+        self._lost = self._in_flight = self._attempts = 0
         self._is_armed = self._has_failed = False
         self.request_id = 0
         self._block: Block | None = None
@@ -140,10 +149,12 @@ class Observer:
             if topic.configs and any(topic.configs.get(name) == "true" for name in _ENABLED)
             for partition in topic.partitions
         }
-        if rows != self.rows:
+        before = self.rows
+        if rows != before:
             self.rows = rows
             self._growing.clear()
-            self._readers.clear()
+            for reader in [each for each in self._readers if rows.get(each[0]) != before[each[0]]]:
+                del self._readers[reader]
 
     # What is seen
 
@@ -182,34 +193,38 @@ class Observer:
             self._fail(error)
 
     def fetching(self, items: Sequence[FetchItem], session: Session) -> None:
-        """A client asks for records: it has read what lies before, as far as it has asked for it before."""
+        """A client asks for records: it has read what lies before, as far as it has asked for it before.
+
+        `items` were looked up, so they have the high watermark, or an error. An offset that is not in the log shows
+        nothing, and the client goes on from another one.
+        """
         try:
+            rows, readers = self.rows, self._readers
             now_ms = 0
             for item in items:
                 route = item.route
-                if route is None or route.row not in self.rows:
+                if route is None or route.row not in rows:
                     continue
-                reader = route.row, session.client_id
+                reader = route.row, session.connection_id
+                before = readers.pop(reader, None)
+                if item.error == _OUT_OF_RANGE:
+                    continue
                 offset = item.wanted.fetch_offset
-                before = self._readers.pop(reader, None)
-                self._readers[reader] = offset
+                if offset > item.high_watermark >= 0:
+                    offset = item.high_watermark  # it is not readable beyond
+                readers[reader] = offset
                 if before is None:
-                    if len(self._readers) > READERS_MAX:
-                        del self._readers[next(iter(self._readers))]
+                    if len(readers) > READERS_MAX:
+                        del readers[next(iter(readers))]
                 elif offset > before:
                     if len(self._fetched) >= RANGES_MAX:
                         self._lost += 1
                         continue
                     now_ms = now_ms or self._clock.now_ms()
+                    topic_id, partition = rows[route.row]
+                    client, principal = short(session.client_id or ""), short(session.principal)
                     self._fetched.append(
-                        Fetched(
-                            *self.rows[route.row],
-                            before,
-                            offset,
-                            now_ms,
-                            short(session.client_id or ""),
-                            short(session.principal),
-                        )
+                        Fetched(topic_id, partition, before, offset, now_ms, client, principal)
                     )
                     self._arm()
         except Exception as error:
@@ -235,6 +250,13 @@ class Observer:
         if self._block is not None:  # the batch before is not answered yet
             self._arm()
             return
+        route = self._route()
+        if route is None and self._attempts < ATTEMPTS_MAX:
+            self._attempts += 1
+            self._wake_services()
+            self._arm()
+            return
+        self._attempts = 0
         observation = Observation(
             produced=[
                 Produced(
@@ -251,21 +273,30 @@ class Observer:
             fetched=self._fetched,
             lost=self._lost,
         )
-        count = len(self._appended) + len(self._fetched)
+        self._in_flight = self._lost + len(self._appended) + len(self._fetched)
         self._appended, self._fetched = [], []
         self._growing.clear()
-        if self._place(observation):
+        if route is not None and self._place(observation, route):
             self._lost = 0
         else:
-            self._lost += count
+            self._lost, self._in_flight = self._in_flight, 0
 
-    def _place(self, observation: Observation) -> bool:
-        """Append to `__observations`; False: it could not be sent. The services process is woken in any case."""
-        for bell in self._bells[:1]:
-            bell.wake()  # it may have to create the topic
+    def _route(self) -> PartitionRoute | None:
+        """Return where `__observations` is led; None if nobody leads it, or it is not created yet."""
         topic = self._routes.by_name(OBSERVATIONS)
         route = None if topic is None else topic.partition(0)
         if route is None or route.worker is None or not self._lines.is_up(route.worker):
+            return None
+        return route
+
+    def _wake_services(self) -> None:
+        for bell in self._bells[:1]:
+            bell.wake()  # it may have to create the topic
+
+    def _place(self, observation: Observation, route: PartitionRoute) -> bool:
+        """Append to `__observations`; False: it could not be sent. The services process is woken in any case."""
+        self._wake_services()
+        if route.worker is None:
             return False
         batch = encode_batch([Record(encode(observation), timestamp_ms=self._clock.now_ms())])
         block = self._pool.take(len(batch))
@@ -294,15 +325,19 @@ class Observer:
 
     def answered(self, answer: Answer) -> None:
         """As an `AnswerListener`: the owner has appended the batch, or not. It is not sent again."""
+        if answer[ERROR]:
+            self._lost += self._in_flight
         self._settle()
 
     def worker_lost(self, worker: Role) -> None:
         """As an `AnswerListener`."""
         if worker == self._worker:
+            self._lost += self._in_flight
             self._settle()
 
     def _settle(self) -> None:
         self._lines.leave(self)
+        self._in_flight = 0
         if self._block is not None:
             self._pool.give(self._block)
             self._block = None

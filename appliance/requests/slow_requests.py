@@ -27,6 +27,8 @@ from appliance.requests.session import Request
 LINES_PER_SECOND: Final = 10
 OPEN_MAX: Final = 10_000
 """Requests in flight that are known; the size and the wait of any more are not."""
+SWEEP_EVERY: Final = OPEN_MAX // 10
+"""While so many are known, requests of sessions that ended are looked for once in so many new ones."""
 _WAIT_FOR_OTHERS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
 _NAMES: Final = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
@@ -50,13 +52,14 @@ class SlowRequests:
         clock: whose monotonic time counts.
     """
 
-    __slots__ = ("_clock", "_known", "_say", "_threshold_ns")
+    __slots__ = ("_clock", "_known", "_say", "_threshold_ns", "_until_sweep")
 
     def __init__(self, threshold_ms: int, say: Callable[[str], None], clock: Clock) -> None:
         self._threshold_ns = threshold_ms * NS_PER_MS
         self._say = say
         self._clock = clock
         self._known: dict[Request, _Known] = {}
+        self._until_sweep = 1
 
     @property
     def known(self) -> int:
@@ -65,11 +68,17 @@ class SlowRequests:
 
     def arrived(self, request: Request, size_bytes: int) -> None:
         """A request begins."""
-        if len(self._known) >= OPEN_MAX:
-            self._known = {known: each for known, each in self._known.items() if not known.session.closed}
-            if len(self._known) >= OPEN_MAX:
-                return
-        self._known[request] = _Known(size_bytes)
+        if len(self._known) < OPEN_MAX or self._has_room_again():
+            self._known[request] = _Known(size_bytes)
+
+    def _has_room_again(self) -> bool:
+        """Forget the requests of sessions that ended, and return whether there is room. Most calls look at none."""
+        self._until_sweep -= 1
+        if self._until_sweep > 0:
+            return False
+        self._until_sweep = SWEEP_EVERY
+        self._known = {known: each for known, each in self._known.items() if not known.session.closed}
+        return len(self._known) < OPEN_MAX
 
     def waits(self, request: Request) -> None:
         """A fetch waits for records from now on; the first call counts."""

@@ -47,6 +47,11 @@ class HandedBack(NamedTuple):
     why_dead: str
     now_ms: int
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it goes to the dead-letter topic."""
+        return bool(self.why_dead)
+
     def waiting(self, partition: int, offset: int) -> Waiting:
         """Return the delayed record.
 
@@ -58,14 +63,23 @@ class HandedBack(NamedTuple):
         first = history.first or Place(rules.name, partition, offset)
         if not first.topic:
             first = first._replace(topic=rules.source)
+        topic_id = self._topic_id(first)
         origin = Origin(
-            _identity(first, history.replays), HANDED_BACK, _DEAD if self.why_dead else self.attempts
+            _identity(first, topic_id, history.replays),
+            HANDED_BACK,
+            _DEAD if self.why_dead else self.attempts,
         )
         dead = rules.dead_letters
         if self.why_dead and dead is not None:
-            target, headers = (dead.topic_id, first.partition % dead.partitions), self._dead_headers(first)
+            target, headers = (
+                (dead.topic_id, first.partition % dead.partitions),
+                self._dead_headers(first, topic_id),
+            )
         else:
-            target, headers = (rules.topic_id, first.partition % rules.partitions), self._headers(first)
+            target, headers = (
+                (rules.topic_id, first.partition % rules.partitions),
+                self._headers(first, topic_id),
+            )
         record = self.record
         # The forwarder acts on these headers of a record that waits. A record of the source topic can have them, too:
         # with `delivery.cancel` it would be taken for a cancellation, and be lost.
@@ -80,13 +94,20 @@ class HandedBack(NamedTuple):
             Record(record.value, record.key, (*kept, *headers), record.timestamp_ms),
         )
 
-    def _headers(self, first: Place) -> list[tuple[str, bytes | None]]:
+    def _topic_id(self, first: Place) -> str:
+        """Return the id of the first topic: what the headers say, else the one that the topic has now."""
+        if self.history.topic_id:
+            return self.history.topic_id
+        return self.rules.source_id if first.topic == self.rules.source else ""
+
+    def _headers(self, first: Place, topic_id: str) -> list[tuple[str, bytes | None]]:
         history = self.history
         said: list[tuple[str, object]] = [
             (names.GROUP, self.rules.group),
             (names.TOPIC, first.topic),
             (names.PARTITION, first.partition),
             (names.OFFSET, first.offset),
+            (names.TOPIC_ID, topic_id),
             (names.ATTEMPTS, self.attempts),
             (names.REPLAYS, history.replays),
         ]
@@ -97,12 +118,13 @@ class HandedBack(NamedTuple):
         said += [(names.REASON, history.reason), (names.EXCEPTION, history.exception)]
         return [(name, cut(str(value))) for name, value in said if value != ""]
 
-    def _dead_headers(self, first: Place) -> list[tuple[str, bytes | None]]:
+    def _dead_headers(self, first: Place, topic_id: str) -> list[tuple[str, bytes | None]]:
         history = self.history
         said: list[tuple[str, object]] = [
             (names.DEAD_TOPIC, first.topic),
             (names.DEAD_PARTITION, first.partition),
             (names.DEAD_OFFSET, first.offset),
+            (names.DEAD_TOPIC_ID, topic_id),
             (names.DEAD_GROUP, self.rules.group),
             (names.DEAD_COUNT, self.attempts),
             (names.DEAD_MESSAGE, history.reason or self.why_dead),
@@ -202,8 +224,10 @@ def _own(record: Record, history: History, rules: RetryRules) -> History:
     if is_of_source and is_of_group:
         return history
     if is_of_group and last_value(record.headers, names.TOPIC) is None:  # another library says it
-        return history._replace(first=None)
-    return history._replace(first=None, timestamp_ms=-1, attempts=0, first_failed_ms=-1, replays=0)
+        return history._replace(first=None, topic_id="")
+    return history._replace(
+        first=None, timestamp_ms=-1, attempts=0, first_failed_ms=-1, replays=0, topic_id=""
+    )
 
 
 def _why_dead(history: History, attempts: int, rules: RetryRules) -> str:
@@ -222,9 +246,12 @@ def _why_dead(history: History, attempts: int, rules: RetryRules) -> str:
     return ""
 
 
-def _identity(first: Place, replays: int) -> int:
-    """Return a number from 0 to 2^63 - 1 that two records share only if they have the same first place."""
+def _identity(first: Place, topic_id: str, replays: int) -> int:
+    """Return a number from 0 to 2^63 - 1 that two records share only if they have the same first place.
+
+    The id of the topic is part of it, because a topic that is deleted and created again has the same offsets again.
+    """
     from hashlib import blake2b  # brings OpenSSL, and few instances have retries
 
-    said = f"{first.topic}\0{first.partition}\0{first.offset}\0{replays}".encode()
+    said = f"{first.topic}\0{topic_id}\0{first.partition}\0{first.offset}\0{replays}".encode()
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "big") >> 1

@@ -5,6 +5,7 @@ write: Kafka 4.4's dead letters, Spring, Kafka Connect, Kafka Streams.
 
     topic, partition, offset   retry.*           __dlq.errors.*, __connect.errors.*, __streams.errors.*,
                                                  kafka_dlt-original-*, kafka_original-* (Spring)
+    topic id                   retry.topic.id    __dlq.errors.topic.id
     timestamp                  retry.timestamp   __dlq.errors.timestamp, retry_topic-original-timestamp,
                                                  kafka_dlt-original-timestamp, kafka_original-timestamp (Spring)
     attempts                   retry.attempts    retry_topic-attempts (Spring)
@@ -31,6 +32,7 @@ TEXT_BYTES_MAX: Final = 8_192
 """Longer reasons and exceptions are cut."""
 _DIGITS_MAX: Final = 18
 _NAME_LENGTH_MAX: Final = 249
+_ID_LENGTH_MAX: Final = 36
 _INTEGER_BYTES: Final = frozenset({4, 8})
 _PARTITION_MAX: Final = (1 << 31) - 1
 
@@ -70,6 +72,7 @@ _OURS: Final = frozenset(
         names.PARTITION,
         names.OFFSET,
         names.TIMESTAMP,
+        names.TOPIC_ID,
         names.ATTEMPTS,
         names.REASON,
         names.EXCEPTION,
@@ -97,6 +100,7 @@ class History(NamedTuple):
     `first`: None where nobody says it; its topic is empty where only the partition and the offset are named.
 
     `attempts`: how often the record was handed back before.
+    `topic_id`: the id of the first topic, as the broker has written it; "" if nobody says it.
     `fault`: an own header that cannot be read, and what it should be; "" if there is none.
     """
 
@@ -110,6 +114,7 @@ class History(NamedTuple):
     is_replay: bool
     is_dead: bool
     fault: str
+    topic_id: str = ""
 
 
 def history_of(headers: Headers) -> History:
@@ -135,6 +140,7 @@ def history_of(headers: Headers) -> History:
         reader.has(names.REPLAY),
         said_dead is not None and said_dead.strip().lower() == "true",
         reader.fault,
+        (reader.text(names.TOPIC_ID) or reader.text(names.DEAD_TOPIC_ID) or "")[:_ID_LENGTH_MAX],
     )
 
 

@@ -37,7 +37,8 @@ class DeadLetters(NamedTuple):
 class RetryRules(NamedTuple):
     """`dead_letters` is None if the topic does not exist, or does not name the retry topic.
 
-    `topic_id`, `name`, `partitions`: of the retry topic. `source`: the topic whose records it retries.
+    `topic_id`, `name`, `partitions`: of the retry topic. `source`: the topic whose records it retries; `source_id`: the
+    id that it has now, "" if it does not exist.
     """
 
     topic_id: UUID
@@ -50,6 +51,7 @@ class RetryRules(NamedTuple):
     is_enabled: bool
     dead_letters: DeadLetters | None
     is_ordered: bool = False
+    source_id: str = ""
 
 
 def is_retry_topic(configs: Mapping[str, str]) -> bool:
@@ -63,12 +65,15 @@ def rules_of(
     partitions: int,
     configs: Mapping[str, str],
     dead_letters: DeadLetters | None,
+    *,
+    source_id: str = "",
 ) -> RetryRules:
     """Return the rules of a retry topic.
 
     Args:
         configs: the settings that count for the topic, all of them.
-        dead_letters: see `names_dead_letters`.
+        dead_letters: see `takes_dead_letters_of`.
+        source_id: see `RetryRules`.
     """
     levels = tuple(each.strip() for each in configs[RETRY_LEVELS].split(","))
     return RetryRules(
@@ -82,12 +87,18 @@ def rules_of(
         configs[RETRY_ENABLE].strip().lower() == "true",
         dead_letters,
         configs[RETRY_ORDERED].strip().lower() == "true",
+        source_id,
     )
 
 
 def dead_letters_name(configs: Mapping[str, str]) -> str:
     """Return the name of the dead-letter topic; empty if none is set."""
     return configs.get(RETRY_DEAD_LETTERS, "")
+
+
+def source_name(configs: Mapping[str, str]) -> str:
+    """Return the name of the topic whose records a retry topic retries; empty if none is set."""
+    return configs.get(RETRY_TOPIC, "")
 
 
 def takes_dead_letters_of(configs: Mapping[str, str], retry_topic: str) -> bool:

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.channels.roles import Role, RoleKind
+from appliance.channels.traffic_table import LATENESS, WORD_BYTES, stages_at
 from appliance.clock import NS_PER_MS
 from appliance.ipc.buffer_pool import BufferPool
+from appliance.ipc.shared_memory import Region
 from appliance.journal import RateLimited
 from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.producer_ids import ProducerIdBlocks
@@ -54,6 +56,7 @@ class ServicesAgent:
             is_lone=lambda: False,
         )
         self._counts = Counts()
+        self._lateness = _lateness_cells(process) if settings.counts_traffic else None
         self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
         self._forwarders: dict[int, Forwarder] = {}
         self._observers = Observers(process, self._logs) if process.role.index == 0 else None
@@ -134,15 +137,19 @@ class ServicesAgent:
         return min(*looks, CLOCK_LOOK_MS) if looks else None
 
     def counters(self) -> Mapping[str, int]:
-        """What this life has delivered, and what it could not."""
+        """What this life has delivered, and what it could not. How late that was goes to shared memory."""
         statistics = [each.statistics() for each in self._forwarders.values()]
+        if self._lateness is not None:
+            self._counts.take_lateness(self._lateness)
         return {
             "delivered_records": self._counts.delivered,
-            "waiting_deliveries": sum(each[0] for each in statistics),
-            "repeated_records": sum(each[1] for each in statistics),
+            "waiting_deliveries": sum(each.open_deliveries for each in statistics),
+            "repeated_records": sum(each.repeated for each in statistics),
             "dropped_records": self._counts.dropped,
             "cancelled_records": self._counts.cancelled,
-            "unread_records": sum(each[2] for each in statistics),
+            "unread_records": sum(each.unread for each in statistics),
+            "waiting_records": sum(each.waiting for each in statistics),
+            "overdue_ms": max((each.overdue_ms for each in statistics), default=0),
             **({} if self._observers is None else self._observers.counters()),
         }
 
@@ -170,3 +177,12 @@ class ServicesAgent:
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._logs.worker_down(peer)
+
+
+def _lateness_cells(process: AgentProcess) -> memoryview:
+    """Return the words in which this process counts how late its deliveries were (`channels.traffic_table`)."""
+    settings = process.settings
+    number = settings.slots * settings.io.workers + process.role.index
+    at = stages_at(number, rows=settings.broker.max_partitions)
+    page = Region.open_page(process.wiring.logs_name, at * WORD_BYTES)
+    return page.view.cast("B").cast("q")[LATENESS:]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import Any, Final
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from appliance.clock import Clock
+from appliance.errors import ApplianceError
+from appliance.message_audit.attribution import Appended, at_once
 from appliance.message_audit.batches import (
-    ID_HEADER,
+    Stamped,
     bucket_of,
     facts_of,
     part_of_header,
     parts_of_records,
-    time_of,
+    stamped,
 )
 from appliance.message_audit.commits import Commit
 from appliance.message_audit.entry import Finding, Kind, encode
@@ -20,11 +23,21 @@ from appliance.message_audit.observation import Fetched
 from appliance.message_audit.portions import Result
 from appliance.message_audit.positions import GroupPosition, PartitionKey, PartitionPosition
 from appliance.message_audit.record_ids import follow, parse_id
-from appliance.message_audit.tally import OTHER_BUCKET, Key, Part, Tally
+from appliance.message_audit.runs import OTHER_BUCKET, Header, count_run
+from appliance.message_audit.tally import Key, Part, Tally
 from appliance.partition_access.access import PartitionAccess
+from appliance.protocol.records.batch import H_BASE_OFFSET
 from appliance.services.audit_topics import Audited, AuditTopics
 from appliance.services.errand import Step
-from appliance.services.log_reads import HEADERS_BYTES, ReadBatch, read_stretch
+from appliance.services.giving_way import GivingWay
+from appliance.services.log_reads import (
+    HEADERS_BYTES,
+    RECORDS_BYTES,
+    ReadBatch,
+    Stretch,
+    end_of,
+    read_stretch,
+)
 from appliance.services.rounds import Rounds
 
 FIRST_BYTES: Final = 256 << 10
@@ -33,14 +46,24 @@ FOUND_MAX: Final = 64
 """Logs of which the headers of the last such read are kept, because groups commit often."""
 
 
+class Counted(NamedTuple):
+    """Batches up to `stop`, an index, have so many records. `stamped`: these, if they had to be read."""
+
+    stop: int
+    records: int
+    stamped: Sequence[Stamped] = ()
+
+
 class AuditReader(Rounds[Audited]):
     """The audit of all audited topics."""
 
-    def __init__(self, topics: AuditTopics, logs: PartitionAccess, clock: Clock) -> None:
-        super().__init__(topics, logs, clock)
+    def __init__(
+        self, topics: AuditTopics, logs: PartitionAccess, clock: Clock, *, way: GivingWay | None = None
+    ) -> None:
+        super().__init__(topics, logs, clock, way=way)
         self.records = 0
         self.findings = 0
-        self._found: dict[PartitionKey, list[ReadBatch]] = {}
+        self._found: dict[PartitionKey, Stretch] = {}
         self._tally = Tally()
 
     @property
@@ -65,74 +88,115 @@ class AuditReader(Rounds[Audited]):
 
     # What came in
 
-    def _reads_headers(self, followed: Audited) -> bool:
-        return not followed.by_headers
+    def _bytes_max(self, followed: Audited) -> int | None:
+        return RECORDS_BYTES if followed.by_headers else None
 
     def _take_gap(self, followed: Audited, *, first: int, end: int) -> None:
         self._find(followed, Kind.UNSEEN, first=first, last=end - 1)
 
-    def _take_batch(
-        self, key: PartitionKey, followed: Audited, position: PartitionPosition, batch: ReadBatch
+    def _take_stretch(
+        self, key: PartitionKey, followed: Audited, position: PartitionPosition, stretch: Stretch
     ) -> Generator[Step, Any, None]:
-        parts = yield from self._parts(followed, batch, first=position.next, end=batch.end)
-        client, principal, at_ms = self._appended_by(key, batch.first)
-        for part in parts:
-            if part.records:
-                self.records += part.records
-                counted = Key(
-                    Kind.PRODUCED,
-                    followed.topic,
-                    followed.partition,
-                    part.bucket,
-                    followed.bucket_ms,
-                    client,
-                    principal,
-                )
-                self._tally.count(counted, part, at_ms=at_ms)
-        if followed.by_headers:
-            self._follow_ids(followed, position, batch)
+        headers, index = stretch.headers, 0
+        end = end_of(headers[-1])
+        while index < len(headers) and not self._is_full:
+            appended, until = self._appended_around(key, headers[index][H_BASE_OFFSET])
+            who = ("", "") if appended is None else (appended.client, appended.principal)
+            counted = Key(
+                Kind.PRODUCED, followed.topic, followed.partition, OTHER_BUCKET, followed.bucket_ms, *who
+            )
+            found = yield from self._count(
+                followed,
+                counted,
+                stretch,
+                index,
+                first=position.next,
+                end=end,
+                until=until,
+                appended=appended,
+            )
+            self.records += found.records
+            if followed.by_headers:
+                self._follow_ids(followed, position, found.stamped)
+            index = found.stop
+            position.next = end_of(headers[index - 1])
 
-    def _follow_ids(self, audited: Audited, position: PartitionPosition, batch: ReadBatch) -> None:
-        for record in batch.records:
-            if record.offset < position.next:
+    def _follow_ids(self, audited: Audited, position: PartitionPosition, records: Sequence[Stamped]) -> None:
+        for offset, time_ms, value in records:
+            if value is None or offset < position.next:
                 continue
-            value = next((value for name, value in record.headers if name == ID_HEADER), None)
             found_id = parse_id(value)
             found = None if found_id is None else follow(position.sources, *found_id)
             if found is not None:
-                bucket = bucket_of(time_of(record, by_headers=True), audited.bucket_ms)
+                bucket = bucket_of(time_ms, audited.bucket_ms)
                 key = Key(Kind.PRODUCED, audited.topic, audited.partition, bucket, audited.bucket_ms)
-                self._tally.found_id(key, found, offset=record.offset)
+                self._tally.found_id(key, found, offset=offset)
                 self.findings += 1
 
+    def _count(
+        self,
+        audited: Audited,
+        counted: Key,
+        stretch: Stretch,
+        index: int,
+        *,
+        first: int,
+        end: int,
+        until: int | None = None,
+        appended: Appended | None,
+    ) -> Generator[Step, Any, Counted]:
+        """Count what [first, end) has of the batches from `index` on, of one at least.
+
+        Args:
+            counted: the bucket in it is of no account.
+            until: `appended` does not hold for batches from this offset on.
+        """
+        headers = stretch.headers
+        header = headers[index]
+        if not audited.by_headers and header[H_BASE_OFFSET] >= first:
+            whole = bisect_right(headers, end, index, key=end_of)
+            run = count_run(headers, index, whole, end=until, bucket_ms=audited.bucket_ms, appended=appended)
+            if run.stop > index:
+                self._tally.count_run(counted, run)
+                return Counted(run.stop, run.records)
+        batch = stretch.batches[index] if stretch.batches else None
+        parts, stamps = yield from self._parts(audited, header, batch, first=first, end=end)
+        at_ms = None if appended is None else appended.at_ms(header[H_BASE_OFFSET])
+        records = 0
+        for part in parts:
+            if part.records:
+                records += part.records
+                self._tally.count(counted._replace(bucket=part.bucket), part, at_ms=at_ms)
+        return Counted(index + 1, records, stamps)
+
     def _parts(
-        self, audited: Audited, batch: ReadBatch, *, first: int, end: int
-    ) -> Generator[Step, Any, list[Part]]:
-        """Return what [first, end) has of a batch; reads the batch if its header does not say it."""
-        facts = facts_of(batch.header)
+        self, audited: Audited, header: Header, batch: ReadBatch | None, *, first: int, end: int
+    ) -> Generator[Step, Any, tuple[Sequence[Part], Sequence[Stamped]]]:
+        """Return what [first, end) has of a batch, and its records, if they had to be read."""
+        facts = facts_of(header)
         if not facts.records:
-            return []
-        if not audited.by_headers or batch.is_unread:
+            return (), ()
+        if not audited.by_headers:
             part = part_of_header(facts, audited.bucket_ms, first=first, end=end)
             if part is not None:
-                return [part]
-        records = batch.records
+                return (part,), ()
         place = audited.place
-        if not records and place is not None and not batch.is_unread:
+        if batch is None and place is not None:
             # No more than this batch: with times of their own, the records of each one may belong to several buckets.
             stretch = yield from read_stretch(
-                place, batch.first, headers_only=False, bytes_max=facts.size_bytes
+                place, facts.first, headers_only=False, bytes_max=facts.size_bytes
             )
-            found = [each for each in stretch.batches if each.first == batch.first]
-            records = found[0].records if found else []
-        if not records:  # gone, or not to be decoded: all in the bucket of its first record
-            part = part_of_header(
-                facts._replace(max_ms=facts.first_ms), audited.bucket_ms, first=first, end=end
-            )
-            return [] if part is None else [part]
-        return parts_of_records(
-            records, facts, audited.bucket_ms, first=first, end=end, by_headers=audited.by_headers
-        )
+            batch = next((each for each in stretch.batches if each.first == facts.first), None)
+        if batch is not None:
+            try:
+                records = stamped(batch.data, batch.position, header, by_headers=audited.by_headers)
+            except ApplianceError:
+                pass
+            else:
+                return parts_of_records(records, facts, audited.bucket_ms, first=first, end=end), records
+        # It is gone, or cannot be read: all of it is in the bucket of its first record.
+        part = part_of_header(facts._replace(max_ms=facts.first_ms), audited.bucket_ms, first=first, end=end)
+        return (() if part is None else (part,)), ()
 
     def _find(
         self, audited: Audited, kind: Kind, *, first: int, last: int, group: str = "", at_ms: int = -1
@@ -234,19 +298,18 @@ class AuditReader(Rounds[Audited]):
         self, key: PartitionKey, audited: Audited, counted: Key, *, first: int, end: int, at_ms: int
     ) -> Generator[Step, Any, int]:
         """Count [first, end) of a log as `counted`; return how far it came. The key's bucket is set here."""
-        bytes_max = FIRST_BYTES
+        bytes_max, moment = FIRST_BYTES, at_once(at_ms)
         while first < end:
-            batches = self._found_before(key, first)
-            if not batches:
+            stretch = self._found_from(key, first)
+            if stretch is None:
                 place = audited.place
                 if place is None or not self._logs.serves(place):
                     return first
                 stretch = yield from read_stretch(
                     place, first, headers_only=not audited.by_headers, bytes_max=bytes_max
                 )
-                bytes_max = min(2 * bytes_max, HEADERS_BYTES)
-                batches = stretch.batches
-                if not batches:
+                bytes_max = min(2 * bytes_max, RECORDS_BYTES if audited.by_headers else HEADERS_BYTES)
+                if not stretch.headers:
                     if stretch.log_start <= first:
                         return first
                     gone_to = min(stretch.log_start, end)
@@ -255,24 +318,25 @@ class AuditReader(Rounds[Audited]):
                     )
                     first = gone_to
                 elif not audited.by_headers:
-                    self._found[key] = batches
+                    self._found[key] = stretch
                     if len(self._found) > FOUND_MAX:
                         del self._found[next(iter(self._found))]
-            for batch in batches:
-                if batch.first >= end:
+            headers, index = stretch.headers, 0
+            while index < len(headers) and first < end:
+                if headers[index][H_BASE_OFFSET] >= end:
                     first = end  # compaction has removed what was here
                     break
-                upto = min(batch.end, end)
-                parts = yield from self._parts(audited, batch, first=first, end=upto)
-                for part in parts:
-                    if part.records:
-                        self._tally.count(counted._replace(bucket=part.bucket), part, at_ms=at_ms)
-                first = max(first, upto)
+                found = yield from self._count(
+                    audited, counted, stretch, index, first=first, end=end, appended=moment
+                )
+                index = found.stop
+                first = max(first, min(end_of(headers[index - 1]), end))
         return first
 
-    def _found_before(self, key: PartitionKey, offset: int) -> list[ReadBatch]:
+    def _found_from(self, key: PartitionKey, offset: int) -> Stretch | None:
         """Return the batches from `offset` on that the last read of this log has found, if `offset` is among them."""
         found = self._found.get(key)
-        if not found or not found[0].first <= offset < found[-1].end:
-            return []
-        return [batch for batch in found if batch.end > offset]
+        if found is None or not found.headers[0][H_BASE_OFFSET] <= offset < end_of(found.headers[-1]):
+            return None
+        at = bisect_right(found.headers, offset, key=end_of)
+        return Stretch(found.headers[at:], (), found.log_start)

@@ -6,7 +6,8 @@
 A cancellation names an id, and the offset that the Produce answer named for itself. It counts for the records of the
 same partition with this id and a lower offset. Every record that waits is read once in the delay of the largest level,
 because longer delays take steps. So a cancellation is needed until each level was delivered up to where it ended when
-the cancellation came:
+the cancellation came. An exact level, on which a record can wait for a month, counts only if its index has one of the
+cancelled ids:
 
     close    no delivery is open, so all that waits is on a level: note where each level ends
     expire   each level was delivered up to there, and KEPT_MS are over: forget the group
@@ -22,8 +23,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.clock import NS_PER_MS
+from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
 from appliance.protocol.records.record import Record
+from appliance.services.due_keys import fingerprint, id_key
 
 GROUP_MS: Final = 10_000
 """Cancellations of so much time share what is noted about levels."""
@@ -104,15 +107,15 @@ class Cancellations:
         self._known[key] = waiting.offset, group
         group.keys.add(key)
 
-    def has(self, waiting: Waiting) -> bool:
+    def has(self, record: Stored | Waiting) -> bool:
         """Return whether a record was cancelled. Time: constant."""
         if not self._known:
             return False
-        name = waiting.delivery_id
+        name = record.delivery_id
         if name is None:
             return False
-        known = self._known.get(_key(waiting, name))
-        return known is not None and waiting.offset < known[0]
+        known = self._known.get(_key(record, name))
+        return known is not None and record.offset < known[0]
 
     def wants_close(self, now_ns: int) -> bool:
         """Return whether the last group is open for long enough."""
@@ -121,8 +124,17 @@ class Cancellations:
         last = self._groups[-1]
         return last.ends is None and now_ns - last.began_ns >= GROUP_MS * NS_PER_MS
 
+    def fingerprints(self) -> list[int]:
+        """Return the fingerprints of what the last group cancels."""
+        return [fingerprint(key) for key in self._groups[-1].keys]
+
     def close(self, ends: Mapping[str, int]) -> None:
-        """End the last group. `ends`: where each level ends, while no delivery is open."""
+        """End the last group.
+
+        Args:
+            ends: where each level ends, while no delivery is open. A level can be left out if nothing waits there that
+                the group cancels.
+        """
         self._groups[-1].ends = dict(ends)
 
     def expire(self, positions: Mapping[str, int], now_ns: int) -> None:
@@ -149,5 +161,5 @@ class Cancellations:
         )
 
 
-def _key(waiting: Waiting, name: bytes) -> bytes:
-    return waiting.topic_id.bytes + waiting.partition.to_bytes(4, "big") + name
+def _key(record: Stored | Waiting, name: bytes) -> bytes:
+    return id_key(record.topic_id, record.partition, name)

@@ -6,6 +6,7 @@ when one of them is there already, because a level may have been added.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -13,8 +14,9 @@ from appliance.channels.control_channel import NewTopic
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImageReader
 from appliance.clock import Clock
-from appliance.cluster import DELAYED_STATE, ClusterImage, TopicImage
+from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE, ClusterImage, TopicImage
 from appliance.config import Settings
+from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.delivery.levels import Levels
 from appliance.partition_access.places import LogPlace, batch_bytes_max, log_place, log_places
 from appliance.services.internal_topics import Creation, is_enabled, new_topic
@@ -112,6 +114,16 @@ class DelayTopics:
         """Return where a partition of a level is led; None if nobody leads it."""
         places = self._waits[level]
         return places[partition] if partition < len(places) else None
+
+    @property
+    def index_directory(self) -> Path:
+        """Return the directory of the indexes of exact levels."""
+        return self._settings.data_dir / INDEX_DIRECTORY
+
+    def index_name(self, level: str, partition: int) -> str:
+        """Return the name of the index of one log. A topic that was deleted and created again has another one."""
+        topic = None if self._image is None else self._image.topics.get(f"{DELAYED_PREFIX}{level}")
+        return f"{level}-{partition}-{'' if topic is None else topic.topic_id.hex}"
 
     # Where to deliver to
 

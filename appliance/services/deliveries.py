@@ -11,16 +11,16 @@ appended again (decision 0120). To each target only one is appended at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
+from appliance.channels.traffic_table import HISTOGRAM_WORDS, bucket_of
 from appliance.clock import NS_PER_MS, Clock
+from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
@@ -60,13 +60,20 @@ Target = tuple[UUID, int]
 
 
 class Batch:
-    """A delivery and its records, which lie in memory until the log has answered."""
+    """A delivery and the tails of its records (`delivery.stored`), which lie in memory until the log has answered.
 
-    __slots__ = ("delivery", "is_asked", "not_before_ns", "records", "since_ns")
 
-    def __init__(self, delivery: Delivery, records: list[Record], *, now_ns: int) -> None:
+    `due_ms`: when each record was due; empty if they go to a level, where they wait on.
+    """
+
+    __slots__ = ("delivery", "due_ms", "is_asked", "not_before_ns", "records", "since_ns")
+
+    def __init__(
+        self, delivery: Delivery, records: list[bytes], due_ms: Sequence[int], *, now_ns: int
+    ) -> None:
         self.delivery = delivery
         self.records = records
+        self.due_ms = due_ms
         self.since_ns = now_ns
         self.not_before_ns = 0
         self.is_asked = False
@@ -77,14 +84,38 @@ class Batch:
 
 
 class Counts:
-    """What all forwarders of a process have done since its start."""
+    """What all forwarders of a process have done since its start.
 
-    __slots__ = ("cancelled", "delivered", "dropped")
+    `lateness`: a histogram in nanoseconds, as `channels.traffic_table` draws it, of what `take_lateness` has not taken.
+    """
+
+    __slots__ = ("cancelled", "delivered", "dropped", "lateness")
 
     def __init__(self) -> None:
         self.cancelled = 0
         self.delivered = 0
         self.dropped = 0
+        self.lateness = [0] * HISTOGRAM_WORDS
+
+    def delivered_at(self, now_ms: int, due_ms: Sequence[int]) -> None:
+        """Records that were due at these times are in their topic now. A clock that was set back makes none early."""
+        self.delivered += len(due_ms)
+        lateness = self.lateness
+        for each in due_ms:
+            late_ns = max(0, now_ms - each) * NS_PER_MS
+            lateness[bucket_of(late_ns)] += 1
+            lateness[0] += late_ns
+
+    def take_lateness(self, cells: memoryview) -> None:
+        """Add the histogram to shared memory, and begin again with zeros.
+
+        Args:
+            cells: int64 words, of which this process is the only writer.
+        """
+        for place, amount in enumerate(self.lateness):
+            if amount:
+                cells[place] += amount
+                self.lateness[place] = 0
 
 
 class Deliveries:
@@ -134,6 +165,15 @@ class Deliveries:
         return len(self._round) + len(self._stuck)
 
     @property
+    def records(self) -> int:
+        """How many records they have."""
+        return sum(len(batch.records) for batch in (*self._stuck, *self._round))
+
+    def first_due_ms(self) -> int | None:
+        """Return when the first record was due; None if no record is on its way to its topic."""
+        return min((each for batch in (*self._stuck, *self._round) for each in batch.due_ms), default=None)
+
+    @property
     def has_round(self) -> bool:
         """Whether a delivery of the round is open. Those that are stuck do not count."""
         return bool(self._round)
@@ -170,14 +210,24 @@ class Deliveries:
         """Return whether the target has a producer id."""
         return target in self._producers or self._new_producer(target)
 
-    def begin(self, target: Target, names: tuple[tuple[str, int], ...], records: list[Record]) -> None:
-        """Open a delivery; `may_begin` has said that it may. A state record must name it before it is appended."""
-        producer_id, sequence = self._producers[target]
-        self.repeat(Delivery(*target, producer_id, sequence, names), records)
+    def begin(
+        self,
+        target: Target,
+        names: tuple[tuple[str, int], ...],
+        records: list[bytes],
+        due_ms: Sequence[int],
+    ) -> None:
+        """Open a delivery; `may_begin` has said that it may. A state record must name it before it is appended.
 
-    def repeat(self, delivery: Delivery, records: list[Record]) -> None:
-        """Go on with a delivery that a state record names."""
-        self._round.append(Batch(delivery, records, now_ns=self._clock.monotonic_ns()))
+        Args:
+            due_ms: when each record was due; empty if the target is a level.
+        """
+        producer_id, sequence = self._producers[target]
+        self.repeat(Delivery(*target, producer_id, sequence, names), records, due_ms)
+
+    def repeat(self, delivery: Delivery, records: list[bytes], due_ms: Sequence[int]) -> None:
+        """Go on with a delivery that a state record names. Arguments as of `begin`."""
+        self._round.append(Batch(delivery, records, due_ms, now_ns=self._clock.monotonic_ns()))
 
     def written(self) -> None:
         """A state record names them all: from now on they can become stuck."""
@@ -223,8 +273,9 @@ class Deliveries:
             return
         # The clock may have been set since the round began. A log knows a repeat by its number, not by its bytes.
         now_ms = self._clock.now_ms()
-        encoded = encode_batch(
-            [replace(record, timestamp_ms=now_ms) for record in batch.records],
+        encoded = batch_of(
+            batch.records,
+            now_ms=now_ms,
             leader_epoch=place.leader_epoch,
             producer_id=delivery.producer_id,
             producer_epoch=_PRODUCER_EPOCH,
@@ -247,7 +298,7 @@ class Deliveries:
                     delivery.producer_id,
                     (delivery.sequence + len(batch.records)) & 0x7FFFFFFF,
                 )
-            self._counts.delivered += len(batch.records)
+            self._counts.delivered_at(self._clock.now_ms(), batch.due_ms)
             self._close(batch)
         elif error in _FINAL and len(batch.records) == 1:
             self._drop(batch, f"the topic refuses them: {ErrorCode(error).name}")
@@ -289,14 +340,16 @@ class Deliveries:
             return
         old, middle = batch.delivery, len(batch.records) // 2
         halves = (
-            (first_id, old.records[:middle], batch.records[:middle]),
-            (second_id, old.records[middle:], batch.records[middle:]),
+            (first_id, old.records[:middle], batch.records[:middle], batch.due_ms[:middle]),
+            (second_id, old.records[middle:], batch.records[middle:], batch.due_ms[middle:]),
         )
         place = self._round if batch in self._round else self._stuck
         at = place.index(batch)
         place[at : at + 1] = [
-            Batch(Delivery(old.topic_id, old.partition, producer_id, 0, names), records, now_ns=now_ns)
-            for producer_id, names, records in halves
+            Batch(
+                Delivery(old.topic_id, old.partition, producer_id, 0, names), records, due_ms, now_ns=now_ns
+            )
+            for producer_id, names, records, due_ms in halves
         ]
         self._changed()
 

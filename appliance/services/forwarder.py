@@ -23,28 +23,32 @@ Those of aborted ones are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import DELAYED_STATE
-from appliance.delivery.levels import CANCELS, TRANSACTIONS
-from appliance.delivery.waiting import OVERHEAD_BYTES, Origin, Waiting
+from appliance.delivery.levels import CANCELS
+from appliance.delivery.stored import Stored
+from appliance.delivery.waiting import OVERHEAD_BYTES
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import HEADER_BYTES
-from appliance.protocol.records.record import Record
 from appliance.services.batches import records_of
 from appliance.services.cancellations import Cancellations
+from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
-from appliance.services.lane import BUFFER_BYTES, Entry, Lane
+from appliance.services.exact_lane import ExactLane
+from appliance.services.lane import Lane
+from appliance.services.lane_reader import LaneReader
+from appliance.services.progress import Frontier
 from appliance.services.state_log import PAUSE_MS, StateLog
 
-ROUND_RECORDS: Final = 1_000
+ROUND_RECORDS: Final = 2_000
 ROUND_BYTES: Final = 512 * 1024
 LATE_MIN_MS: Final = 5_000
 LATE_MAX_MS: Final = 300_000
@@ -53,17 +57,69 @@ LATE_MAX_MS: Final = 300_000
 Each wait is one more append of the record.
 """
 TRANSACTION_LOOK_MS: Final = 1_000
+RUNS_AGAIN_MS: Final = 10_000
+"""The pause after a run file could not be written."""
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
 _MODE: Final = "delivery.delay.mode"
-_RECORD_BYTES: Final = 64
+_RECORD_BYTES: Final = 16
+"""What a record takes in a batch beside its tail, at most."""
 
 
 class State(Enum):
     LOADING = "loading"
     CATCHING_UP = "catching up"
     RUNNING = "running"
+
+
+class Statistics(NamedTuple):
+    """What a forwarder has now, and what its lanes have counted since they began."""
+
+    open_deliveries: int
+    repeated: int
+    """Records that were sent again, and are delivered once."""
+    unread: int
+    """Records of internal topics that are not understood."""
+    waiting: int
+    """Records that are stored and not delivered, those of open transactions included."""
+    overdue_ms: int
+    """For how long the first of them has been due."""
+
+
+class _Gathered:
+    """Records for one target, as a round gathers them."""
+
+    __slots__ = ("dues_ms", "limit_bytes", "names", "partition", "size_bytes", "tails", "topic_id")
+
+    def __init__(self, target: Target, limit_bytes: int) -> None:
+        self.topic_id, self.partition = target
+        self.limit_bytes = limit_bytes
+        self.size_bytes = HEADER_BYTES
+        self.names: list[tuple[str, int]] = []
+        self.tails: list[bytes] = []
+        self.dues_ms: list[int] = []
+        """When each was due; empty if they go to a level."""
+
+    def takes(self, stored: Stored) -> bool:
+        """Return whether the target is where a record that is due goes."""
+        return (
+            stored.topic_id is self.topic_id and stored.partition == self.partition and stored.cancels is None
+        )
+
+
+class _Round:
+    """What a round has gathered."""
+
+    __slots__ = ("cancelled", "count", "dropped", "last", "size_bytes", "targets")
+
+    def __init__(self) -> None:
+        self.targets: dict[Target, _Gathered] = {}
+        self.last: _Gathered | None = None
+        self.count = 0
+        self.size_bytes = 0
+        self.dropped = 0
+        self.cancelled = 0
 
 
 class Forwarder:
@@ -92,6 +148,8 @@ class Forwarder:
         self._complain = complain
         self.state = State.LOADING
         self.lanes: list[Lane] = []
+        self._exact: list[ExactLane] = []
+        self._runs_ns = 0
         self.cancellations = Cancellations(0)
         self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
         self._deliveries = Deliveries(
@@ -103,13 +161,14 @@ class Forwarder:
             complain=complain,
             changed=self._state_log.changed,
         )
-        self._is_reading: set[str] = set()
+        self._reader = LaneReader(
+            partition, topics, logs, look_at_clock=self._look_at_clock, complain=complain, pause=self._pause
+        )
+        self._steps = ClockSteps(clock, since_ms=0)
         self._not_before_ns = 0
         self._trimmed: dict[str, int] = {}
         self._trims_under_way = 0
         self._trim_ns = 0
-        self._is_leaderless = False
-        self._has_open_transactions = False
         self._is_stopping = False
 
     # What the agent asks
@@ -118,7 +177,8 @@ class Forwarder:
         """Do what can be done now."""
         if self._clock.monotonic_ns() < self._not_before_ns:
             return
-        self._is_leaderless = self._has_open_transactions = False
+        self._reader.begin_turn()
+        self._look_at_clock()
         before = None
         while (
             before is not self.state
@@ -135,7 +195,10 @@ class Forwarder:
         elif self.state is State.CATCHING_UP:
             self._catch_up()
         else:
-            self._read_ahead()
+            for lane in self.lanes:
+                if lane.has_room:
+                    self._reader.read_on(lane)
+            self._write_runs()
             self._deliver()
             self._trim()
 
@@ -144,8 +207,8 @@ class Forwarder:
         now_ns, now_ms = self._clock.monotonic_ns(), self._clock.now_ms()
         if now_ns < self._not_before_ns:
             return (self._not_before_ns - now_ns) // NS_PER_MS + 1
-        waits: list[int] = [PAUSE_MS] if self._is_leaderless else []
-        if self._has_open_transactions:  # if the coordinator dies behind a marker, it wakes nobody
+        waits: list[int] = [PAUSE_MS] if self._reader.is_leaderless else []
+        if self._reader.has_open_transactions:  # if the coordinator dies behind a marker, it wakes nobody
             waits.append(TRANSACTION_LOOK_MS)
         if self._state_log.is_written:
             waits += self._deliveries.waits_ms()
@@ -163,13 +226,24 @@ class Forwarder:
         """Begin nothing more."""
         self._is_stopping = True
 
-    def statistics(self) -> tuple[int, int, int]:
-        """Return (open deliveries, records that were sent again, records that are not understood)."""
-        return (
+    def statistics(self) -> Statistics:
+        """Return what there is now. Partitions that nobody leads count no records."""
+        now_ms = self._clock.now_ms()
+        firsts = [*(lane.first_due(now_ms) for lane in self.lanes), self._deliveries.first_due_ms()]
+        due_ms = [at_ms for at_ms in firsts if at_ms is not None]
+        return Statistics(
             len(self._deliveries),
             sum(lane.repeated for lane in self.lanes),
             sum(lane.unread for lane in self.lanes) + self.cancellations.unread,
+            sum(map(self._waiting_on, self.lanes)) + self._deliveries.records,
+            max(0, now_ms - min(due_ms, default=now_ms)),
         )
+
+    def _waiting_on(self, lane: Lane) -> int:
+        place = self._topics.wait_place(lane.level, self._partition)
+        if place is None or not self._logs.serves(place):
+            return 0
+        return max(0, self._logs.high_watermark(place) - max(lane.position, self._logs.log_start(place)))
 
     # LOADING
 
@@ -181,29 +255,57 @@ class Forwarder:
                 wanted.setdefault(level, set()).add(offset)
         levels = self._topics.levels
         self.lanes = [
-            Lane(
+            self._exact_lane(level, delay_ms, wanted.get(level, ()))
+            if levels.is_exact(number)
+            else Lane(
                 level,
                 delay_ms,
                 position=progress.positions.get(level, 0),
                 wanted=wanted.get(level, ()),
             )
-            for level, delay_ms in zip(levels.names, levels.delays_ms, strict=True)
+            for number, (level, delay_ms) in enumerate(zip(levels.names, levels.delays_ms, strict=True))
             if level != CANCELS
         ]
+        self._exact = [lane for lane in self.lanes if isinstance(lane, ExactLane)]
+        self._steps = ClockSteps(self._clock, since_ms=self._state_log.loaded_ms)
+        self._look_at_clock()
         self.cancellations = Cancellations(progress.positions.get(CANCELS, 0))
         self.state = State.CATCHING_UP
+
+    def _exact_lane(self, level: str, delay_ms: int, wanted: Collection[int]) -> ExactLane:
+        from appliance.services.due_index import DueIndex  # numpy, which no other process needs at its start
+
+        progress = self._state_log.progress
+        return ExactLane(
+            level,
+            delay_ms,
+            position=progress.positions.get(level, 0),
+            index=DueIndex(self._topics.index_directory, self._topics.index_name(level, self._partition)),
+            frontier=progress.exact.get(level, Frontier()),
+            wanted=wanted,
+        )
+
+    def _look_at_clock(self) -> int:
+        """Tell the exact lanes by how much the clock was set back; return what it shows."""
+        by_ms = self._steps.set_back_ms()
+        if by_ms:
+            for lane in self._exact:
+                lane.set_back(by_ms)
+            if self._exact:
+                self._state_log.changed()
+        return self._steps.wall_ms
 
     # CATCHING_UP
 
     def _catch_up(self) -> None:
         behind = [lane for lane in self.lanes if not lane.has_caught_up]
         for lane in behind:
-            self._read_lane(lane)
+            self._reader.read_on(lane)
+        self._write_runs()
         if not behind:
             self._repeat_open()
 
     def _repeat_open(self) -> None:
-        now_ms = self._clock.now_ms()
         lanes = {lane.level: lane for lane in self.lanes}
         for delivery in self._state_log.progress.open:
             found = [
@@ -217,97 +319,16 @@ class Forwarder:
                 )
                 self._counts.dropped += len(found)
                 continue
-            records = [self._to_append(delivery.topic_id, each, now_ms) for each in found if each is not None]
-            self._deliveries.repeat(delivery, records)
+            stored = [each for each in found if each is not None]
+            records = [self._to_append(delivery.topic_id, each, each.due_ms) for each in stored]
+            self._deliveries.repeat(delivery, records, _due_ms(delivery.topic_id, stored))
         for lane in self.lanes:
             lane.found.clear()
         self.state = State.RUNNING
 
-    def _to_append(self, topic_id: UUID, waiting: Waiting, now_ms: int) -> Record:
-        """Return what is appended to a topic: for a level the record that waits, else the record itself.
-
-        On another level it has no origin any more. There it would look like one that its producer has sent again.
-        """
-        if topic_id == waiting.topic_id:
-            return waiting.to_deliver(now_ms)
-        return waiting._replace(origin=Origin()).to_record(now_ms)
-
-    # Reading
-
-    def _read_ahead(self) -> None:
-        for lane in self.lanes:
-            if lane.has_room:
-                self._read_lane(lane)
-
-    def _read_lane(self, lane: Lane) -> None:
-        place = self._topics.wait_place(lane.level, self._partition)
-        if place is None or not self._logs.serves(place):
-            self._is_leaderless = True
-            return
-        is_committed = lane.level == TRANSACTIONS
-        end = self._logs.last_stable_offset(place) if is_committed else self._logs.high_watermark(place)
-        if is_committed and end < self._logs.high_watermark(place):
-            self._has_open_transactions = True
-        if lane.has_caught_up and end <= lane.read_to:
-            return
-
-        def take(read: Read) -> None:
-            self._take_entries(lane, read)
-
-        if not self._read(lane.level, place, lane.read_to, take, is_committed=is_committed):
-            self._pause()
-
-    def _take_entries(self, lane: Lane, read: Read) -> None:
-        if read.error == ErrorCode.OFFSET_OUT_OF_RANGE and read.log_start > lane.read_to:
-            lane.begin_at(read.log_start)
-            return
-        if read.error:
-            self._pause()
-            return
-        if not lane.has_caught_up:
-            self._end_lane(lane, read)
-        now_ms = self._clock.now_ms()
-        for batch in records_of(read):
-            if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
-                break
-            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
-        if not read.chunks and not lane.has_caught_up:
-            self._pause()
-
-    def _end_lane(self, lane: Lane, read: Read) -> None:
-        """If a power cut has taken the end of the log, the position can be behind it: come back to the end."""
-        place = self._topics.wait_place(lane.level, self._partition)
-        if place is not None and read.high_watermark == self._logs.log_end(place) < lane.position:
-            end = read.high_watermark
-            self._complain(
-                f"{place.topic}-{self._partition} ends at offset {end}, but was delivered up to {lane.position}: "
-                "its last records were lost, as in a power cut; what comes at these offsets now is delivered"
-            )
-            lane.end_at(end)
-
-    def _read(
-        self,
-        name: str,
-        place: LogPlace,
-        offset: int,
-        take: Callable[[Read], None],
-        *,
-        is_committed: bool = False,
-    ) -> bool:
-        """Ask for records, once at a time for each log; False: no room on the ring."""
-        if name in self._is_reading:
-            return True
-
-        def done(read: Read) -> None:
-            self._is_reading.discard(name)
-            if not read.replaced:
-                take(read)
-
-        self._is_reading.add(name)
-        if not self._logs.read(place, offset, done, bytes_max=BUFFER_BYTES, is_committed=is_committed):
-            self._is_reading.discard(name)
-            return False
-        return True
+    def _to_append(self, topic_id: UUID, stored: Stored, due_ms: int) -> bytes:
+        """Return the tail of what is appended to a topic: for a level the record that waits, else the record itself."""
+        return stored.to_deliver() if topic_id == stored.topic_id else stored.to_wait(due_ms)
 
     # RUNNING
 
@@ -335,18 +356,43 @@ class Forwarder:
             self._write()
 
     def _write(self) -> None:
+        for lane in self._exact:
+            lane.settle()
         positions = {lane.level: lane.position for lane in self.lanes}
         positions[CANCELS] = self.cancellations.position
-        self._state_log.write(positions, self._deliveries.names(), self._deliveries.written)
+        exact = {lane.level: lane.progress() for lane in self._exact}
+
+        def written() -> None:
+            self._deliveries.written()
+            now_ms = self._clock.now_ms()
+            for lane in self._exact:
+                lane.written(exact[lane.level], now_ms=now_ms)
+
+        self._state_log.write(positions, self._deliveries.names(), written, exact=exact)
+
+    def _write_runs(self) -> None:
+        """Write what the indexes of exact levels have in memory, once it is much."""
+        now_ns = self._clock.monotonic_ns()
+        for lane in self._exact:
+            if lane.wants_write and now_ns >= self._runs_ns:
+                try:
+                    lane.write()
+                except OSError as error:
+                    self._runs_ns = now_ns + RUNS_AGAIN_MS * NS_PER_MS
+                    self._complain(
+                        f"{lane.level}-{self._partition}: the index of what waits could not be written, it stays in "
+                        f"memory: {error}"
+                    )
+                else:
+                    self._state_log.changed()  # files behind the last state record would be made again
 
     # Cancelling
 
     def _read_cancellations(self) -> bool:
         """Read what cancels records; return whether all that is acknowledged has been read, so a round may begin."""
         cancellations = self.cancellations
-        place = self._topics.wait_place(CANCELS, self._partition)
-        if place is None or not self._logs.serves(place):
-            self._is_leaderless = True
+        place = self._reader.place(CANCELS)
+        if place is None:
             return False
         end = self._logs.log_end(place)
         if end < cancellations.read_to:
@@ -359,7 +405,7 @@ class Forwarder:
                 "before earlier ones are forgotten, which takes as long as the largest level"
             )
             return True
-        if not self._read(CANCELS, place, cancellations.read_to, self._take_cancellations):
+        if not self._reader.read(CANCELS, place, cancellations.read_to, self._take_cancellations):
             self._pause()
         return False
 
@@ -381,7 +427,12 @@ class Forwarder:
             places = {lane.level: self._topics.wait_place(lane.level, self._partition) for lane in self.lanes}
             led = {level: place for level, place in places.items() if place is not None}
             if len(led) == len(places):
-                cancellations.close({level: self._logs.high_watermark(place) for level, place in led.items()})
+                ends = {level: self._logs.high_watermark(place) for level, place in led.items()}
+                wanted = cancellations.fingerprints()
+                for lane in self._exact:
+                    if lane.read_to >= ends[lane.level] and not lane.has_waiting(wanted):
+                        del ends[lane.level]
+                cancellations.close(ends)
         cancellations.expire({lane.level: lane.position for lane in self.lanes}, now_ns)
 
     # Rounds
@@ -389,74 +440,95 @@ class Forwarder:
     def _begin_round(self) -> bool:
         """Take due entries out of the lanes; return whether there are some."""
         now_ms = self._clock.now_ms()
-        taken: dict[Target, list[tuple[str, Entry, Record]]] = {}
-        sizes: dict[Target, int] = {}
-        count = size_bytes = 0
-        dropped = cancelled = 0
-        while count < ROUND_RECORDS and size_bytes < ROUND_BYTES:
-            lane = self._next_due(now_ms)
-            if lane is None:
+        gathering = _Round()
+        lane: Lane | None = None
+        until_ms = now_ms
+        while gathering.count < ROUND_RECORDS and gathering.size_bytes < ROUND_BYTES:
+            first_ms = None if lane is None else lane.first_due(now_ms)
+            if lane is None or first_ms is None or first_ms > until_ms:
+                lane, until_ms = self._next_due(now_ms)
+                if lane is None:
+                    break
+            if not self._gather(lane, gathering, now_ms):
                 break
-            entry = lane.buffer[0]
-            if self.cancellations.has(entry.waiting):
-                lane.pop()
-                cancelled += 1
-                continue
-            waiting = _with_time_left(entry.waiting, now_ms, waited_ms=lane.delay_ms)
-            found = self._target(waiting, now_ms)
-            if found is None:
-                lane.pop()
-                dropped += 1
-                continue
-            target, limit_bytes = found
-            if limit_bytes < 0:
-                self._pause()
-                break
-            record = self._to_append(target[0], waiting, now_ms)
-            length_bytes = _length_bytes(record)
-            used_bytes = sizes.get(target, HEADER_BYTES)
-            if target in taken and used_bytes + length_bytes > limit_bytes:
-                break
-            if not self._deliveries.may_begin(target):
-                self._pause()
-                break
-            lane.pop()
-            taken.setdefault(target, []).append((lane.level, entry, record))
-            sizes[target] = used_bytes + length_bytes
-            count += 1
-            size_bytes += length_bytes
+        dropped, cancelled = gathering.dropped, gathering.cancelled
         self._counts.cancelled += cancelled
         if dropped:
             self._counts.dropped += dropped
             self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
-        for target, entries in taken.items():
-            names = tuple((level, entry.offset) for level, entry, _ in entries)
-            self._deliveries.begin(target, names, [record for _, _, record in entries])
-        if taken or dropped or cancelled:
+        for target, each in gathering.targets.items():
+            if each.tails:
+                self._deliveries.begin(target, tuple(each.names), each.tails, each.dues_ms)
+        has_some = bool(gathering.count or dropped or cancelled)
+        if has_some:
             self._state_log.changed()
-        return bool(taken or dropped or cancelled)
+        return has_some
 
-    def _next_due(self, now_ms: int) -> Lane | None:
-        """Return the lane whose first entry is due first, if it is due."""
+    def _gather(self, lane: Lane, gathering: _Round, now_ms: int) -> bool:
+        """Take the first entry of a lane into the round; False: the round is over, and the entry stays."""
+        entry = lane.first
+        stored = entry.stored
+        if stored.delivery_id is not None and self.cancellations.has(stored):
+            lane.pop()
+            gathering.cancelled += 1
+            return True
+        due_ms = lane.due_now(entry, now_ms)
+        last = gathering.last
+        # Most records go where the one before went.
+        if last is None or due_ms > now_ms or not last.takes(stored):
+            found = self._target(stored, due_ms, now_ms)
+            if found is None:
+                lane.pop()
+                gathering.dropped += 1
+                return True
+            target, limit_bytes = found
+            if limit_bytes < 0 or not self._deliveries.may_begin(target):
+                self._pause()
+                return False
+            last = gathering.last = gathering.targets.get(target)
+            if last is None:
+                last = gathering.last = gathering.targets[target] = _Gathered(target, limit_bytes)
+        tail = self._to_append(last.topic_id, stored, due_ms)
+        length_bytes = len(tail) + _RECORD_BYTES
+        if last.tails and last.size_bytes + length_bytes > last.limit_bytes:
+            return False
+        lane.pop()
+        last.tails.append(tail)
+        if stored.topic_id == last.topic_id:
+            last.dues_ms.append(stored.due_ms)
+        last.names.append((lane.level, entry.offset))
+        last.size_bytes += length_bytes
+        gathering.count += 1
+        gathering.size_bytes += length_bytes
+        return True
+
+    def _next_due(self, now_ms: int) -> tuple[Lane | None, int]:
+        """Return the lane whose first entry is due first, if it is due; and until when it is the first one."""
         found: Lane | None = None
-        found_ms = now_ms
+        found_ms = next_ms = now_ms
         for lane in self.lanes:
             due_ms = lane.first_due(now_ms)
-            if due_ms is not None and (due_ms < found_ms or (due_ms == found_ms and found is None)):
+            if due_ms is None or due_ms > next_ms:
+                continue
+            if due_ms < found_ms or (found is None and due_ms == found_ms):
+                if found is not None:
+                    next_ms = found_ms
                 found, found_ms = lane, due_ms
-        return found
+            else:
+                next_ms = due_ms
+        return found, next_ms
 
-    def _target(self, waiting: Waiting, now_ms: int) -> tuple[Target, int] | None:
+    def _target(self, stored: Stored, due_ms: int, now_ms: int) -> tuple[Target, int] | None:
         """Return where an entry goes, and the largest batch there; None if its topic is gone; -1 if it must wait."""
-        topic = self._topics.topic(waiting.topic_id)
-        if topic is None or waiting.partition >= len(topic.partitions):
+        topic = self._topics.topic(stored.topic_id)
+        if topic is None or stored.partition >= len(topic.partitions):
             return None
-        if waiting.cancels is not None:  # of a transaction
+        if stored.cancels is not None:  # of a transaction
             return self._level_target(self._topics.levels.cancels)
-        left_ms = waiting.due_ms - now_ms
+        left_ms = due_ms - now_ms
         if left_ms <= 0:
-            target = waiting.topic_id, waiting.partition
-            place = self._topics.place(topic, waiting.partition)
+            target = stored.topic_id, stored.partition
+            place = self._topics.place(topic, stored.partition)
             if place is not None and self._logs.serves(place) and not self._deliveries.is_stuck(target):
                 return target, self._topics.batch_bytes_max(place)
             late_ms = min(max(-left_ms, LATE_MIN_MS), LATE_MAX_MS)
@@ -515,21 +587,9 @@ class Forwarder:
         self._not_before_ns = self._clock.monotonic_ns() + pause_ms * NS_PER_MS
 
 
-def _with_time_left(waiting: Waiting, now_ms: int, *, waited_ms: int) -> Waiting:
-    """Return the record with the time at which it is due by the clock of now.
-
-    If the clock was set back, no more is left of a delay than what it has not waited on this level.
-    """
-    delay_ms = waiting.delay_ms
-    if delay_ms is None or waiting.due_ms <= now_ms + delay_ms - waited_ms:
-        return waiting
-    return waiting._replace(due_ms=now_ms + delay_ms - waited_ms)
-
-
-def _length_bytes(record: Record) -> int:
-    """Return about how long the record is in a batch, rather more."""
-    headers = sum(4 * len(name) + len(value or b"") + 10 for name, value in record.headers)
-    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+def _due_ms(topic_id: UUID, stored: Sequence[Stored]) -> list[int]:
+    """Return when each was due, if it goes to its topic now; nothing if it goes to a level."""
+    return [each.due_ms for each in stored if each.topic_id == topic_id]
 
 
 assert ROUND_BYTES > OVERHEAD_BYTES

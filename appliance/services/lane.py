@@ -15,21 +15,21 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from appliance.delivery.waiting import NotWaiting, Waiting, waiting_of
+from appliance.delivery.stored import Stored
+from appliance.delivery.waiting import HANDED_BACK, Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.sent_again import SentAgain
 
 BUFFER_BYTES: Final = 1 << 20
-ENTRY_BYTES: Final = 300
-"""What an entry takes beside its key, its value and its headers, about."""
-HEADER_BYTES: Final = 150
-"""What a header takes beside its name and value, about."""
+ENTRY_BYTES: Final = 600
+"""What an entry takes beside the bytes of its record, about."""
 REMEMBERED_MS: Final = 15 * 60_000
 """For so long after it was stored a record of a producer with sequence numbers is kept.
 
 It serves to recognize its batch when that is sent again.
 """
 _MARK_MS: Final = 10_000
+_NO_RECORD: Final = Record(None)
 
 
 class Entry(NamedTuple):
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
     offset: int
     due_ms: int
-    waiting: Waiting
+    stored: Stored
     size_bytes: int
 
 
@@ -50,6 +50,7 @@ class Lane:
     """
 
     __slots__ = (
+        "_last_new",
         "_marks",
         "_seen",
         "buffer",
@@ -71,11 +72,12 @@ class Lane:
         self.buffer: deque[Entry] = deque()
         self.buffered_bytes = 0
         self.wanted = frozenset(wanted)
-        self.found: dict[int, Waiting] = {}
+        self.found: dict[int, Stored] = {}
         self.repeated = 0
         self.unread = 0
         self.delay_ms = delay_ms
         self._seen = SentAgain()
+        self._last_new: Stored | None = None
         self._marks: deque[tuple[int, int]] = deque()
 
     @property
@@ -97,38 +99,65 @@ class Lane:
         """The log has lost its records from `offset` on, and the position is behind it: what comes there is new."""
         self.position = offset
 
-    def take(self, records: list[Record], *, next_offset: int, now_ms: int) -> None:
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
         """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known."""
-        for record in records:
-            if record.offset >= self.read_to:
-                self._take_one(record, now_ms)
+        for stored in records:
+            if stored.at >= self.read_to:
+                self._take_one(stored, now_ms)
+        self._know_last()
         self.read_to = max(self.read_to, next_offset)
         self._skip()
 
-    def _take_one(self, record: Record, now_ms: int) -> None:
-        try:
-            waiting = waiting_of(record)
-        except NotWaiting:
-            self.unread += 1
-            return
+    def _is_repeated(self, stored: Stored) -> bool:
+        """Return whether the record has come before, and remember it."""
+        origin = stored.origin
+        if origin.producer_id < 0:
+            return False
         # Only what has a producer id can be recognized when it is sent again.
-        if waiting.origin.producer_id >= 0 and (
-            not self._marks or record.timestamp_ms >= self._marks[-1][1] + _MARK_MS
-        ):
-            self._marks.append((record.offset, record.timestamp_ms))
-        is_repeated = self._seen.is_known(waiting)
-        if record.offset < self.position:
-            if record.offset in self.wanted:
-                self.found[record.offset] = waiting
+        if not self._marks or stored.stored_ms >= self._marks[-1][1] + _MARK_MS:
+            self._marks.append((stored.at, stored.stored_ms))
+        last = self._last_new
+        if last is not None:
+            if (
+                stored.offset > last.offset
+                and origin == last.origin
+                and stored.partition == last.partition
+                and stored.topic_id is last.topic_id
+            ):
+                self._last_new = stored  # the highest offset of the batch is enough to know
+                return False
+            self._know_last()
+        is_known = self._is_known(stored)
+        if not is_known and origin.producer_epoch != HANDED_BACK:
+            self._last_new = stored
+        return is_known
+
+    def _know_last(self) -> None:
+        """Remember the records since the last call of `_is_repeated` that has asked `_seen`."""
+        if self._last_new is not None:
+            self._is_known(self._last_new)
+            self._last_new = None
+
+    def _is_known(self, stored: Stored) -> bool:
+        return self._seen.is_known(
+            Waiting(
+                stored.topic_id, stored.partition, stored.offset, stored.due_ms, stored.origin, _NO_RECORD
+            )
+        )
+
+    def _take_one(self, stored: Stored, now_ms: int) -> None:
+        is_repeated = self._is_repeated(stored)
+        if stored.at < self.position:
+            if stored.at in self.wanted:
+                self.found[stored.at] = stored
             return
         if is_repeated:
             self.repeated += 1
             return
         # A clock that was set back: nothing waits longer than its level from now on.
-        due_ms = min(record.timestamp_ms, now_ms) + self.delay_ms
-        size_bytes = ENTRY_BYTES + len(record.key or b"") + len(record.value or b"")
-        size_bytes += sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
-        self.buffer.append(Entry(record.offset, due_ms, waiting, size_bytes))
+        due_ms = min(stored.stored_ms, now_ms) + self.delay_ms
+        size_bytes = ENTRY_BYTES + stored.size_bytes
+        self.buffer.append(Entry(stored.at, due_ms, stored, size_bytes))
         self.buffered_bytes += size_bytes
 
     def first_due(self, now_ms: int) -> int | None:
@@ -139,6 +168,19 @@ class Lane:
         if self.buffer[0].due_ms > latest_ms:
             self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
         return self.buffer[0].due_ms
+
+    @property
+    def first(self) -> Entry:
+        """The entry that is due first, where `first_due` names a time."""
+        return self.buffer[0]
+
+    def due_now(self, entry: Entry, now_ms: int) -> int:
+        """Return when the record is due by the clock of now.
+
+        If the clock was set back, no more is left of a delay than what it has not waited on this level.
+        """
+        due_ms, delay_ms = entry.stored.due_ms, entry.stored.delay_ms
+        return due_ms if delay_ms is None else min(due_ms, now_ms + delay_ms - self.delay_ms)
 
     def pop(self) -> Entry:
         """Take the first entry out, and move the position behind it."""

@@ -5,11 +5,11 @@ A log that cannot be read now gives no batch; the next round goes on.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from appliance.errors import ApplianceError
-from appliance.message_audit.batches import Header
+from appliance.message_audit.runs import Header
 from appliance.partition_access.access import Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -19,70 +19,94 @@ from appliance.services.errand import Reading, Step
 
 HEADERS_BYTES: Final = 64 << 20
 RECORDS_BYTES: Final = 1 << 20
-"""Of how much of a log a step reads the headers of batches, or whole batches."""
+"""Of how much of a log a step reads the headers of batches, or whole batches. More of them at once take longer, because
+they do not fit a processor's cache."""
 
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 class ReadBatch:
-    """A batch: its header, and its bytes unless only headers were read."""
+    """A batch, `data[position:end]`, and its header."""
 
-    __slots__ = ("_records", "data", "header", "is_unread")
+    __slots__ = ("_records", "bytes_end", "data", "end", "header", "is_unread", "position")
 
-    def __init__(self, header: Header, data: memoryview | None = None) -> None:
+    def __init__(self, header: Header, data: bytes, position: int, bytes_end: int) -> None:
         self.header = header
         self.data = data
+        self.position = position
+        self.bytes_end = bytes_end
+        self.end = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
         self.is_unread = False
         self._records: list[Record] | None = None
 
     @property
+    def view(self) -> memoryview:
+        """The bytes of the batch."""
+        return memoryview(self.data)[self.position : self.bytes_end]
+
+    @property
     def records(self) -> list[Record]:
-        """The records; none if only headers were read, or if the batch cannot be decoded: then `is_unread`."""
+        """The records; none if the batch cannot be decoded: then `is_unread`."""
         if self._records is None:
-            self._records = []
-            if self.data is not None:
-                try:
-                    self._records = decode_records(self.data)
-                except ApplianceError:
-                    self.is_unread = True
+            try:
+                self._records = decode_records(self.view)
+            except ApplianceError:
+                self._records = []
+                self.is_unread = True
         return self._records
 
     @property
     def first(self) -> int:
         return self.header[H_BASE_OFFSET]
 
-    @property
-    def end(self) -> int:
-        return self.header[H_BASE_OFFSET] + self.header[H_LAST_OFFSET_DELTA] + 1
+
+def end_of(header: Header) -> int:
+    """Return the offset behind the last record of a batch."""
+    return header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
 
 
 class Stretch(NamedTuple):
-    """Batches that a read has found. `log_start` is above the offset if retention has removed what was asked for."""
+    """What a read has found. `log_start` is above the offset if retention has removed what was asked for.
 
-    batches: list[ReadBatch]
+    `headers` of all batches, in order; `batches` are the same ones, unless only headers were read.
+    """
+
+    headers: Sequence[Header]
+    batches: Sequence[ReadBatch]
     log_start: int
-    is_failed: bool = False
+
+    def below(self, limit: int) -> Stretch:
+        """Return the batches that end at or below an offset."""
+        count = len(self.headers)
+        while count and end_of(self.headers[count - 1]) > limit:
+            count -= 1
+        if count == len(self.headers):
+            return self
+        return Stretch(self.headers[:count], self.batches[:count], self.log_start)
 
 
 def read_stretch(
-    place: LogPlace, offset: int, *, headers_only: bool, bytes_max: int = HEADERS_BYTES
+    place: LogPlace, offset: int, *, headers_only: bool, bytes_max: int | None = None
 ) -> Generator[Step, Any, Stretch]:
     """Read once, from `offset` on: of at most `bytes_max`, or one batch."""
-    read: Read = yield Reading(
-        place, offset, min(bytes_max, HEADERS_BYTES if headers_only else RECORDS_BYTES), headers_only
-    )
+    if bytes_max is None:
+        bytes_max = HEADERS_BYTES if headers_only else RECORDS_BYTES
+    read: Read = yield Reading(place, offset, bytes_max, headers_only)
     if read.error == _OUT_OF_RANGE and read.log_start > offset:
-        return Stretch([], read.log_start)
+        return Stretch((), (), read.log_start)
     if read.error or read.replaced:
-        return Stretch([], -1, is_failed=True)
-    return Stretch([each for each in batches_of(read) if each.end > offset], read.log_start)
-
-
-def batches_of(read: Read) -> Iterator[ReadBatch]:
-    """Return the batches of an answer."""
-    for header in read.headers:
-        yield ReadBatch(header)
-    for chunk in read.chunks:
-        view = memoryview(chunk.data)
-        for batch in chunk.batches:
-            yield ReadBatch(batch.header, view[batch.position : batch.end])
+        return Stretch((), (), -1)
+    if headers_only:
+        headers = read.headers
+        # A read begins with the batch that has the offset, which the index may not point at exactly.
+        before = 0
+        while before < len(headers) and end_of(headers[before]) <= offset:
+            before += 1
+        return Stretch(headers[before:] if before else headers, (), read.log_start)
+    batches = [
+        ReadBatch(batch.header, chunk.data, batch.position, batch.end)
+        for chunk in read.chunks
+        for batch in chunk.batches
+        if end_of(batch.header) > offset
+    ]
+    return Stretch([each.header for each in batches], batches, read.log_start)

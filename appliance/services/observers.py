@@ -12,6 +12,7 @@ from appliance.process.agent import AgentProcess
 from appliance.services.audit_reader import AuditReader
 from appliance.services.audit_topics import AuditTopics
 from appliance.services.errand import Errand
+from appliance.services.giving_way import GivingWay
 from appliance.services.trace_reader import TraceReader
 from appliance.services.trace_topics import TraceTopics
 
@@ -40,9 +41,13 @@ class Observers:
             complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
             self._export = TraceExport(endpoint, complain)
         audited, traced = AuditTopics(settings, image, clock), TraceTopics(settings, image, clock)
-        self._audit = AuditReader(audited, logs, clock)
+        self._audit = AuditReader(audited, logs, clock, way=GivingWay(clock.monotonic_ns))
         self._trace = TraceReader(
-            traced, logs, clock, export=None if self._export is None else self._export.offer
+            traced,
+            logs,
+            clock,
+            export=None if self._export is None else self._export.offer,
+            way=GivingWay(clock.monotonic_ns),
         )
         self._errands = (
             (audited, Errand(self._audit.work, logs, clock, name="the message audit")),

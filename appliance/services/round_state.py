@@ -20,7 +20,7 @@ from appliance.message_audit.portions import Result, portions
 from appliance.message_audit.positions import Piece, Positions
 from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.places import LogPlace
-from appliance.protocol.records.record import Record, encode_batch
+from appliance.protocol.records.keyed_batch import encode_keyed_batch
 from appliance.services.errand import Appending, Pause, Step, Trimming
 from appliance.services.followed_topics import FollowedTopics
 from appliance.services.log_reads import read_stretch
@@ -104,9 +104,9 @@ class RoundState:
             return False
         now_ms = self._clock.now_ms()
         for some, part in portions(results, changed, bytes_max=WRITTEN_BYTES):
-            records = [Record(each.value, each.key.encode(), timestamp_ms=now_ms) for each in some]
-            records.append(Record(positions.encode(part), _POSITIONS_KEY, timestamp_ms=now_ms))
-            error: int = yield Appending(place, encode_batch(records, leader_epoch=place.leader_epoch))
+            records: list[tuple[bytes, bytes | None]] = [(each.key.encode(), each.value) for each in some]
+            records.append((_POSITIONS_KEY, positions.encode(part)))
+            error: int = yield Appending(place, encode_keyed_batch(records, timestamp_ms=now_ms))
             if error:
                 return False
         return True
@@ -131,10 +131,7 @@ class RoundState:
             snapshot=self._snapshot,
         )
         for value in list(values):
-            batch = encode_batch(
-                [Record(value, _POSITIONS_KEY, timestamp_ms=self._clock.now_ms())],
-                leader_epoch=place.leader_epoch,
-            )
+            batch = encode_keyed_batch([(_POSITIONS_KEY, value)], timestamp_ms=self._clock.now_ms())
             error: int = yield Appending(place, batch)
             if error:
                 return

@@ -35,7 +35,8 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.places import LogPlace
 from appliance.services.errand import Pause, Step, Work
 from appliance.services.followed_topics import F, FollowedTopics
-from appliance.services.log_reads import ReadBatch, read_stretch
+from appliance.services.giving_way import GivingWay
+from appliance.services.log_reads import Stretch, read_stretch
 from appliance.services.round_state import RoundState
 
 ROUND_MS: Final = 1_000
@@ -52,9 +53,21 @@ def no_steps() -> Generator[Step, Any, None]:
 
 
 class Rounds(Generic[F]):
-    """`work` is for an `Errand`. A subclass says what is made of batches, commits and fetches."""
+    """`work` is for an `Errand`. A subclass says what is made of batches, commits and fetches.
 
-    def __init__(self, topics: FollowedTopics[F], logs: PartitionAccess, clock: Clock) -> None:
+    Args:
+        way: says how long to rest after a step; None: go on at once.
+    """
+
+    def __init__(
+        self,
+        topics: FollowedTopics[F],
+        logs: PartitionAccess,
+        clock: Clock,
+        *,
+        way: GivingWay | None = None,
+    ) -> None:
+        self._way = way
         self._topics = topics
         self._logs = logs
         self._clock = clock
@@ -91,13 +104,14 @@ class Rounds(Generic[F]):
     def _results_written(self) -> None:
         """The results are in their topic."""
 
-    def _reads_headers(self, followed: F) -> bool:
-        """Whether headers of batches are enough."""
+    def _bytes_max(self, followed: F) -> int | None:
+        """How much of a log to read in a step; None: headers of batches are enough."""
         raise NotImplementedError
 
-    def _take_batch(
-        self, key: PartitionKey, followed: F, position: PartitionPosition, batch: ReadBatch
+    def _take_stretch(
+        self, key: PartitionKey, followed: F, position: PartitionPosition, stretch: Stretch
     ) -> Generator[Step, Any, None]:
+        """Take batches, and move `position.next` behind the last one that was taken: behind all, unless `_is_full`."""
         raise NotImplementedError
 
     def _take_gap(self, followed: F, *, first: int, end: int) -> None:
@@ -192,6 +206,8 @@ class Rounds(Generic[F]):
             self._forget_results()
         if not is_behind:
             self._limit_all()
+            if self._way is not None:
+                self._way.caught_up()
         return is_behind
 
     def _position(self, key: PartitionKey) -> PartitionPosition | None:
@@ -239,6 +255,11 @@ class Rounds(Generic[F]):
                 Appended(each.first, each.end, each.first_ms, each.last_ms, each.client, each.principal)
             )
 
+    def _appended_around(self, key: PartitionKey, offset: int) -> tuple[Appended | None, int | None]:
+        """Return who appended an offset and when, None if nobody has seen it; and up to where this holds."""
+        attribution = self._attributions.get(key)
+        return (None, None) if attribution is None else attribution.around(offset)
+
     def _appended_by(self, key: PartitionKey, offset: int) -> tuple[str, str, int | None]:
         """Return (client, principal, time in ms) of an append; empty, empty and None if nobody has seen it."""
         attribution = self._attributions.get(key)
@@ -265,25 +286,31 @@ class Rounds(Generic[F]):
             self._state.positions.commits.clear()
         if self._logs.log_end(place) < position.next:  # a power cut has taken the end of the log
             position.next = self._logs.log_end(place)
+            for offset in [offset for offset in position.traced if offset >= position.next]:
+                del position.traced[offset]
             self._change(key, position)
+        bytes_max = self._bytes_max(followed)
         while position.next < limit:
             stretch = yield from read_stretch(
-                place, position.next, headers_only=self._reads_headers(followed)
+                place, position.next, headers_only=bytes_max is None, bytes_max=bytes_max
             )
-            if not stretch.batches:
+            if not stretch.headers:
                 if stretch.log_start <= position.next:
                     return False
                 self._take_gap(followed, first=position.next, end=stretch.log_start)
                 position.next = stretch.log_start
                 self._change(key, position)
-            for batch in stretch.batches:
-                if batch.end > limit:
-                    return False
-                yield from self._take_batch(key, followed, position, batch)
-                position.next = batch.end
+                continue
+            readable = stretch.below(limit)
+            if readable.headers:
+                yield from self._take_stretch(key, followed, position, readable)
                 self._change(key, position)
-                if self._is_full:
-                    return True
+            if self._is_full:
+                return True
+            if readable is not stretch:
+                return False
+            if self._way is not None and (rest_ms := self._way.rest_ms()):
+                yield Pause(rest_ms)
         attribution = self._attributions.get(key)
         if attribution is not None:
             attribution.forget_below(position.next)

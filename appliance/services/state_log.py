@@ -21,7 +21,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.batches import records_of
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.progress import Delivery, Progress, UnreadableProgress, decode, encode
+from appliance.services.progress import Delivery, Frontier, Progress, UnreadableProgress, decode, encode
 
 PAUSE_MS: Final = 200
 UNREADABLE_MS: Final = 60_000
@@ -46,6 +46,7 @@ class StateLog:
         "_read_to",
         "_topics",
         "_value",
+        "_value_ms",
         "is_loaded",
         "is_writing",
         "is_written",
@@ -70,6 +71,7 @@ class StateLog:
         self._pause = pause
         self._read_to = 0
         self._value: bytes | None = None
+        self._value_ms = 0
         self._is_reading = False
         self._changes = 0
         self.is_loaded = False
@@ -83,6 +85,11 @@ class StateLog:
         """Return where the log is led; None if nobody serves it."""
         place = self._topics.state_place(self._partition)
         return place if place is not None and self._logs.serves(place) else None
+
+    @property
+    def loaded_ms(self) -> int:
+        """Return when the record was written with which this process began; 0 if there was none."""
+        return self._value_ms
 
     # Loading
 
@@ -108,7 +115,7 @@ class StateLog:
         elif read.chunks:
             for batch in records_of(read):
                 for each in batch.records:
-                    self._value = each.value
+                    self._value, self._value_ms = each.value, each.timestamp_ms
                 self._read_to = max(self._read_to, batch.next_offset)
         elif read.high_watermark < self._logs.log_end(place):
             self._pause(PAUSE_MS)
@@ -133,7 +140,12 @@ class StateLog:
         self.is_written = False
 
     def write(
-        self, positions: dict[str, int], deliveries: tuple[Delivery, ...], written: Callable[[], None]
+        self,
+        positions: dict[str, int],
+        deliveries: tuple[Delivery, ...],
+        written: Callable[[], None],
+        *,
+        exact: dict[str, Frontier],
     ) -> None:
         """Append a record; `written` is called when it is committed.
 
@@ -144,7 +156,7 @@ class StateLog:
             self._pause(PAUSE_MS)
             return
         changes = self._changes
-        progress = Progress(self.progress.positions | positions, deliveries)
+        progress = Progress(self.progress.positions | positions, deliveries, self.progress.exact | exact)
         batch = encode_batch(
             [Record(encode(progress), str(self._partition).encode(), timestamp_ms=self._clock.now_ms())],
             leader_epoch=place.leader_epoch,

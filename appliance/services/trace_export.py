@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.collector import Collector
+from appliance.collector import Collector, joined
 from appliance.message_trace.event import Event
 from appliance.message_trace.spans import request_of
 from appliance.version import VERSION
@@ -52,19 +52,27 @@ class TraceExport:
             self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Begin no further request; the thread ends with the process."""
+    def close(self) -> bool:
+        """Send what waits, until a request fails; return whether the thread has ended (`collector.joined`).
+
+        What was not sent then counts as dropped.
+        """
         with self._wakes:
             self._is_ending = True
             self._wakes.notify()
+        has_ended = joined(self._thread)
+        with self._wakes:
+            self.dropped += len(self._waiting)
+            self._waiting.clear()
+        return has_ended
 
     def _run(self) -> None:
         while True:
             with self._wakes:
                 self._wakes.wait_for(lambda: self._waiting or self._is_ending)
-                if self._is_ending:
-                    return
                 count = min(SENT_MAX, len(self._waiting))
+                if not count:
+                    return
                 events = [self._waiting.popleft() for _ in range(count)]
             fault = self._collector.post(msgspec.json.encode(request_of(events, version=VERSION)))
             if fault is None:
@@ -75,4 +83,5 @@ class TraceExport:
                 f"trace.otlp.endpoint {self._collector.url}: {fault}; {len(events)} steps were not sent"
             )
             with self._wakes:
-                self._wakes.wait_for(lambda: self._is_ending, timeout=PAUSE_S)
+                if self._wakes.wait_for(lambda: self._is_ending, timeout=PAUSE_S):
+                    return

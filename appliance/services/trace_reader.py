@@ -29,10 +29,13 @@ from appliance.protocol.records.batch import (
 )
 from appliance.protocol.records.control import decode_marker
 from appliance.services.errand import Step as ErrandStep
-from appliance.services.log_reads import ReadBatch
+from appliance.services.giving_way import GivingWay
+from appliance.services.log_reads import RECORDS_BYTES, ReadBatch, Stretch
 from appliance.services.rounds import Rounds, no_steps
 from appliance.services.trace_topics import TracedPartition, TraceTopics
 
+STEP_BYTES: Final = 2 * RECORDS_BYTES
+"""Each step costs the owner of the log a request. With more bytes, reading them is slower than that saves."""
 PER_SECOND: Final = 1_000
 TRACED_MAX: Final = 1_000
 TRACED_ALL_MAX: Final = 100_000
@@ -61,6 +64,7 @@ class TraceReader(Rounds[TracedPartition]):
 
     Args:
         export: gets the events of a round that is in `__trace`.
+        way: as of `Rounds`.
     """
 
     def __init__(
@@ -70,8 +74,9 @@ class TraceReader(Rounds[TracedPartition]):
         clock: Clock,
         *,
         export: Callable[[list[Event]], None] | None = None,
+        way: GivingWay | None = None,
     ) -> None:
-        super().__init__(topics, logs, clock)
+        super().__init__(topics, logs, clock, way=way)
         self._export = export
         self._events: list[Event] = []
         self._written: list[Event] = []
@@ -106,31 +111,48 @@ class TraceReader(Rounds[TracedPartition]):
 
     # What came in
 
-    def _reads_headers(self, followed: TracedPartition) -> bool:
-        return False
+    def _bytes_max(self, followed: TracedPartition) -> int | None:
+        return STEP_BYTES
 
     def _take_gap(self, followed: TracedPartition, *, first: int, end: int) -> None:
         """Records that are gone have no trace."""
 
+    def _take_stretch(
+        self,
+        key: PartitionKey,
+        followed: TracedPartition,
+        position: PartitionPosition,
+        stretch: Stretch,
+    ) -> Generator[ErrandStep, Any, None]:
+        for batch in stretch.batches:
+            self._take_batch(key, followed, position, batch)
+            position.next = batch.end
+            if self._is_full:
+                break
+        return no_steps()
+
     def _take_batch(
         self, key: PartitionKey, followed: TracedPartition, position: PartitionPosition, batch: ReadBatch
-    ) -> Generator[ErrandStep, Any, None]:
-        data = batch.data
-        if data is None:
-            return no_steps()
-        attributes = batch.header[H_ATTRIBUTES]
+    ) -> None:
+        attributes, producer_id = batch.header[H_ATTRIBUTES], batch.header[H_PRODUCER_ID]
         if attributes & CONTROL:
-            self._end_transaction(followed, position, data, batch.header[H_PRODUCER_ID])
-            return no_steps()
-        for found in traced(data, followed.topic, followed.partition, sample=followed.sample):
+            self._end_transaction(followed, position, batch.view, producer_id)
+            return
+        for found in traced(
+            batch.data,
+            batch.position,
+            batch.header,
+            topic=followed.topic,
+            partition=followed.partition,
+            sample=followed.sample,
+        ):
             if found.offset < position.next:
                 continue
             if not self._may_begin():
                 self.untraced_records += 1
                 continue
-            producer_id = batch.header[H_PRODUCER_ID] if attributes & TRANSACTIONAL else NO_PRODUCER_ID
-            self._begin_trace(key, followed, position, found=found, producer_id=producer_id)
-        return no_steps()
+            open_id = producer_id if attributes & TRANSACTIONAL else NO_PRODUCER_ID
+            self._begin_trace(key, followed, position, found=found, producer_id=open_id)
 
     def _may_begin(self) -> bool:
         now_ns = self._clock.monotonic_ns()
@@ -248,9 +270,14 @@ class TraceReader(Rounds[TracedPartition]):
         at_ms: int,
         who: Who,
     ) -> None:
-        for offset, record in position.traced.items():
-            if first <= offset < end:
-                self._note(step, followed, offset, record, at_ms=at_ms, who=who)
+        found: list[int] = []
+        for offset in reversed(position.traced):  # most readers are near the end
+            if offset < first:
+                break
+            if offset < end:
+                found.append(offset)
+        for offset in reversed(found):
+            self._note(step, followed, offset, position.traced[offset], at_ms=at_ms, who=who)
 
     def _note(
         self,

@@ -55,10 +55,14 @@ def _delays(bench: Bench, mode: str) -> Iterator[Delays]:
         return
     bench.made += 1
     topic = f"bench-delayed-{os.getpid()}-{bench.made}"
+    first = f"{topic}-first"
     configs = {"delivery.delay.enable": "true", "delivery.delay.mode": mode}
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=configs)])[topic].result(PATIENCE_S)
-    bench.topics.append(topic)
+    for name in (topic, first):
+        admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs)])[name].result(PATIENCE_S)
+        bench.topics.append(name)
+    # The first delayed record of a data directory has the internal topics created.
+    generators.delayed("send", address, first, first, records=1, lead=2.0)
     services = [pid for pid in bench.broker.pids() if proc.title_of(pid).startswith("services")]
     if not services:
         raise Void("no services process runs: use the setting delayed")

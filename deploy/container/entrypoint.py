@@ -119,7 +119,7 @@ def main() -> None:
         from appliance.config.kafka_settings import kafka_broker_settings
         from appliance.config.loading import ALIASES
         from appliance.config.settings import option_declarations
-        from appliance.config.topic_configs import BROKER_WIDE
+        from appliance.config.topic_defaults import BROKER_WIDE
 
         own = {*option_declarations(), *BROKER_WIDE, *ALIASES}
         for name, text in options(os.environ, kafka_broker_settings(), own).items():

@@ -27,6 +27,10 @@ def main() -> int:
     parser.add_argument(
         "--delayed", action="store_true", help="delayed records; with --no-transactions faults set the clock"
     )
+    parser.add_argument("--exact", action="store_true", help="delayed records have exact delays")
+    parser.add_argument(
+        "--retried", action="store_true", help="records that consumers hand back; faults as with --delayed"
+    )
     parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
     parser.add_argument(
         "--client", choices=CLIENTS, default=LIBRDKAFKA, help="what most producers and readers are"
@@ -50,6 +54,8 @@ def main() -> int:
         transactions=given.transactions,
         coordinators=given.coordinators,
         delayed=given.delayed,
+        exact=given.exact,
+        retried=given.retried,
         client=given.client,
         build=given.build and given.build.resolve(),
     )

@@ -30,6 +30,10 @@ from tests.checker.faults import Fault, faults_for, set_clock
 from tests.checker.history import History
 from tests.checker.native_clients import LIBRDKAFKA, Lanes, Turns
 from tests.checker.patience import await_patiently
+from tests.checker.retried_workload import CONFIGS as RETRY_CONFIGS
+from tests.checker.retried_workload import TOPIC as RETRIED
+from tests.checker.retried_workload import RetriedWorkload
+from tests.checker.retried_workload import find as find_retried
 from tests.checker.transaction_workload import TOPICS, TransactionWorkload
 from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
@@ -75,6 +79,10 @@ class Plan:
     coordinators: int = 1
     delayed: bool = False
     """Delayed records beside the rest; without transactions beside them, faults set the clock, too."""
+    exact: bool = False
+    """The delayed records have exact delays."""
+    retried: bool = False
+    """Records that consumers hand back beside the rest; as with `delayed`, faults set the clock."""
     client: str = LIBRDKAFKA
     """One of `native_clients.CLIENTS`: what most producers and readers are."""
     build: Path | None = None
@@ -83,7 +91,7 @@ class Plan:
     @property
     def sets_clock(self) -> bool:
         """Whether faults set the clock. A transaction would meet its timeout."""
-        return self.delayed and not self.transactions
+        return (self.delayed or self.retried) and not self.transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,8 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "offsets.topic.num.partitions": COORDINATED_PARTITIONS,
             "transaction.state.log.num.partitions": COORDINATED_PARTITIONS,
             **_served_on(plan.client, sockets),
-            **({"services.processes": 2, "delivery.delay.levels": list(LEVELS)} if plan.delayed else {}),
+            **({"delivery.delay.levels": list(LEVELS)} if plan.delayed else {}),
+            **({"services.processes": 2} if plan.delayed or plan.retried else {}),
         },
         wrapper=() if clock is None else clock.wrapper(),
         output_to=directory / "appliance.log",
@@ -155,7 +164,8 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             loads[0].burst()
         work = _transactions(broker, plan, lanes) if plan.transactions else None
         delayed = _delayed(broker, plan) if plan.delayed else None
-        for each in (*loads, readers, work, delayed):
+        retried = _retried(broker, plan) if plan.retried else None
+        for each in (*loads, readers, work, delayed, retried):
             if each is not None:
                 each.start()
         faults, recoveries_ms, anomalies = _disturb(
@@ -164,6 +174,8 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         say("settling")
         if delayed is not None:
             anomalies += _judged_delayed(delayed, broker, clock, say)
+        if retried is not None:
+            anomalies += _judged_retried(retried, broker, clock, say)
         if work is not None:
             anomalies += _told(work.idle(FIRST_COMMIT_S))
             work.stop_producing()
@@ -202,8 +214,11 @@ def _served_on(client: str, sockets: Path) -> dict[str, object]:
 
 
 def _delayed(broker: Appliance, plan: Plan) -> DelayedWorkload:
-    _create_topic(broker, DELAYED, plan, {"delivery.delay.enable": "true"})
-    return DelayedWorkload(_addresses(broker, plan), partitions=plan.partitions, seed=plan.seed)
+    mode = "exact" if plan.exact else "levels"
+    _create_topic(broker, DELAYED, plan, {"delivery.delay.enable": "true", "delivery.delay.mode": mode})
+    return DelayedWorkload(
+        _addresses(broker, plan), partitions=plan.partitions, seed=plan.seed, is_exact=plan.exact
+    )
 
 
 def _judged_delayed(
@@ -218,6 +233,27 @@ def _judged_delayed(
         *_told(delayed.failures),
         *(Anomaly(each.kind, f"delayed: {each.text}") for each in wrong),
         *compare_replicas(broker, DELAYED),
+    ]
+
+
+def _retried(broker: Appliance, plan: Plan) -> RetriedWorkload:
+    for name in (RETRIED, *RETRY_CONFIGS):
+        _create_topic(broker, name, plan, RETRY_CONFIGS.get(name, {}))
+    return RetriedWorkload(_addresses(broker, plan), partitions=plan.partitions, seed=plan.seed)
+
+
+def _judged_retried(
+    retried: RetriedWorkload, broker: Appliance, clock: SteppedClock | None, say: Callable[[str], None]
+) -> list[Anomaly]:
+    if clock is not None:
+        clock.set_ahead(0)
+    found = retried.finish()
+    say(retried.told())
+    wrong = find_retried(retried.history, found, is_clock_kept=clock is None)
+    return [
+        *_told(retried.failures),
+        *(Anomaly(each.kind, f"retried: {each.text}") for each in wrong),
+        *(anomaly for name in (RETRIED, *RETRY_CONFIGS) for anomaly in compare_replicas(broker, name)),
     ]
 
 

@@ -1,6 +1,7 @@
 """Delayed records, alone and in transactions, a thread each. They write down what happens; `find` judges it.
 
-    sender         idempotent; delays of whole levels; cancels one in CANCELLED of its records, once it is acknowledged
+    sender         idempotent; delays of whole levels, or exact ones; cancels one in CANCELLED of its records,
+                   once it is acknowledged
     transactor     version 1 of transactions; every third one is aborted
 
 | anomaly | is |
@@ -91,13 +92,15 @@ def lateness(history: DelayedHistory, found: list[tuple[bytes, int]]) -> str:
 class DelayedWorkload:
     """Args:
     addresses: of the slots.
+    is_exact: the topic has exact delays, so they have any length.
     """
 
-    def __init__(self, addresses: str, *, partitions: int, seed: int) -> None:
+    def __init__(self, addresses: str, *, partitions: int, seed: int, is_exact: bool = False) -> None:
         self.history = DelayedHistory()
         self.failures: list[str] = []
         self._addresses = addresses
         self._partitions = partitions
+        self._delays_ms = range(1, LEVELS_MS[-1] + 1) if is_exact else LEVELS_MS
         self._chance = random.Random(seed)
         self._stop = threading.Event()
         self._threads = [
@@ -155,7 +158,7 @@ class DelayedWorkload:
             self.failures.append(f"stuck: {left} delayed records have no answer")
 
     def _send_one(self, client: Producer, number: int) -> None:
-        value, delay_ms = b"s%d" % number, self._chance.choice(LEVELS_MS)
+        value, delay_ms = b"s%d" % number, self._chance.choice(self._delays_ms)
         due_ms = int(time.time() * 1000) + delay_ms
         partition = number % self._partitions
         self.history.due_ms[value] = due_ms
@@ -212,7 +215,7 @@ class DelayedWorkload:
         """Return whether it is committed."""
         client.begin_transaction()
         for at, value in enumerate(values):
-            delay_ms = self._chance.choice(LEVELS_MS)
+            delay_ms = self._chance.choice(self._delays_ms)
             self.history.due_ms[value] = int(time.time() * 1000) + delay_ms
             client.produce(
                 TOPIC,

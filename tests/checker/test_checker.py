@@ -49,6 +49,20 @@ def test_native_clients_on_all_lanes_survive_random_faults(tmp_path: Path) -> No
     check(tmp_path, "--client", "mixed", "--records-per-s", "100", slots=1, duration_s=6, pause_max_s=1)
 
 
+def test_records_that_consumers_hand_back_end_processed_or_dead_under_random_faults(tmp_path: Path) -> None:
+    more = "--retried", "--no-transactions", "--records-per-s", "100"
+    check(tmp_path, *more, slots=1, duration_s=4, pause_max_s=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("more", [("--no-transactions",), ()], ids=["clock", "transactions"])
+def test_records_that_consumers_hand_back_survive_minutes_of_random_faults(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    check(tmp_path, "--retried", *more, slots=3, duration_s=120, pause_max_s=4)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("client", [each for each in CLIENTS if each != LIBRDKAFKA])
@@ -59,7 +73,9 @@ def test_native_clients_on_one_lane_survive_minutes_of_random_faults(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "more", [("--no-transactions",), ("--coordinators", "2")], ids=["clock", "transactions"]
+    "more",
+    [("--no-transactions",), ("--coordinators", "2"), ("--no-transactions", "--exact")],
+    ids=["clock", "transactions", "exact-clock"],
 )
 def test_delayed_records_come_once_under_random_faults(tmp_path: Path, more: tuple[str, ...]) -> None:
     check(tmp_path, "--delayed", *more, slots=3, duration_s=120, pause_max_s=4)

@@ -47,7 +47,10 @@ def test_each_module_of_an_extra_belongs_to_a_package_that_the_extra_installs() 
 def test_the_broker_alone_installs_no_package_of_an_extra() -> None:
     extras = PROJECT["optional-dependencies"]
     of_users = set().union(
-        *(names(extras[each]) for each in ("cli", "console", "zookeeper", "oauth", "telemetry", "spark"))
+        *(
+            names(extras[each])
+            for each in ("cli", "console", "zookeeper", "oauth", "schemas", "telemetry", "spark")
+        )
     )
     assert not names(PROJECT["dependencies"]) & of_users
     assert names(extras["all"]) == of_users

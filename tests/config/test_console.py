@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from appliance.channels.roles import CONSOLE, planned_roles
+from appliance.channels.roles import CONSOLE, RoleKind, planned_roles
 from appliance.config import load_settings
 from appliance.errors import ConfigurationError
+from appliance.process.confinement import ports_of
 
 SASL: Final = {
     "listeners": "PLAINTEXT://127.0.0.1:9092,SASL_PLAINTEXT://0.0.0.0:9192",
@@ -74,3 +75,17 @@ def test_a_listener_that_the_console_cannot_use_is_refused() -> None:
         settings(**LOCAL, **tokens)
     with pytest.raises(ConfigurationError, match="needs a listener"):
         settings(**LOCAL, **tokens, **{"console.kafka.listener": "SASL_PLAINTEXT"})
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8081", "ftp://h", "http://", "http://u:p@h", "http://h:99999"])
+def test_a_registry_that_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"console\.schema\.registry\.url = .*: must be http"):
+        settings(**LOCAL, **{"console.schema.registry.url": url})
+
+
+def test_the_console_may_connect_to_the_slots_and_the_registry_only() -> None:
+    plain = settings(**LOCAL)
+    assert list(ports_of(RoleKind.CONSOLE, plain)) == [9092]
+    with_registry = settings(**LOCAL, **{"console.schema.registry.url": "https://registry.example/api"})
+    assert list(ports_of(RoleKind.CONSOLE, with_registry)) == [9092, 443]
+    assert list(ports_of(RoleKind.NETPROC, with_registry)) == []

@@ -61,6 +61,7 @@ OWN_DEFAULTS = {
     "retry.levels": "10s,30s,1m,2m,5m,10m",
     "retry.max": "16",
     "retry.ordered": "false",
+    "retry.ordered.by.key": "false",
     "retry.topic": "",
     "trace.enable": "false",
     "trace.sample": "0",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from appliance.console.conditions import Conditions
 from appliance.console.pages.groups import _changes, assigned_partitions
-from appliance.console.pages.producing import murmur2, partition_of
+from appliance.console.partitioning import murmur2, partition_of
 from appliance.console.records import (
     FETCH_VERSION,
     PRODUCE_VERSION,
@@ -29,7 +31,7 @@ from appliance.protocol.produce import ProduceResult, encode_produce_response, p
 from appliance.protocol.records.batch import TRANSACTIONAL, place
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
-from appliance.protocol.records.record import Record, encode_batch
+from appliance.protocol.records.record import Record, encode_batch, encode_record, frame_batch
 
 
 def test_the_broker_reads_the_fetch_that_was_meant() -> None:
@@ -166,3 +168,45 @@ def test_a_plan_that_nobody_made_is_bad_input(line: str) -> None:
     assert _changes("t 1 2\n") == [("t", 1, 2)]
     with pytest.raises(BadInput):
         _changes(line)
+
+
+def test_records_of_a_large_batch_are_decoded_one_by_one() -> None:
+    count = 200_000
+    answer = Fetched(0, count, count, (), batch(0, count, codec=Codec.ZSTD))
+    tracemalloc.start()
+    try:
+        found = read_records(answer, 0, from_offset=count - 3)
+        assert [each.offset for each in found] == [count - 3, count - 2, count - 1]
+        assert next(read_records(answer, 0, from_offset=5)).offset == 5
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # All of them together take 40 MB; their bytes take 3 MB.
+    assert peak_bytes < 16 << 20
+
+
+def test_records_before_a_defect_are_shown_and_the_batch_is_named() -> None:
+    payload = b"".join(encode_record(Record(b"v"), offset_delta=n, timestamp_delta_ms=0) for n in range(3))
+    unreadable: list[int] = []
+    answer = Fetched(0, 9, 9, (), frame_batch(payload, count=9, base_offset=0) + batch(9, 1))
+    assert offsets_of(answer, 0, unreadable) == [0, 1, 2, 9]
+    assert unreadable == [0]
+
+
+def test_records_with_gaps_are_found_by_their_offsets() -> None:
+    deltas = (0, 4, 7, 9)
+    payload = b"".join(
+        encode_record(Record(b"v" * 100), offset_delta=each, timestamp_delta_ms=0) for each in deltas
+    )
+    content = frame_batch(payload, count=4, base_offset=100, last_offset_delta=9)
+    answer = Fetched(0, 110, 110, (), content)
+    assert offsets_of(answer, 0) == [100, 104, 107, 109]
+    assert offsets_of(answer, 105) == [107, 109]
+    assert offsets_of(answer, 109) == [109]
+
+
+def test_a_batch_that_ends_too_early_is_named_when_a_page_begins_in_its_middle() -> None:
+    unreadable: list[int] = []
+    short = frame_batch(encode_record(Record(b"v"), offset_delta=0, timestamp_delta_ms=0), count=50)
+    assert offsets_of(Fetched(0, 50, 50, (), short), 40, unreadable) == []
+    assert unreadable == [0]

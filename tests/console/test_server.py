@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket
 import threading
@@ -65,6 +67,11 @@ class Scene:
         while self._running:
             if select.select([self.server.descriptor], [], [], 0.02)[0]:
                 self.server.accept()
+
+    def stop_accepting(self) -> None:
+        """From now on only the test calls `accept`."""
+        self._running = False
+        self._thread.join()
 
     def connect(self) -> socket.socket:
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
@@ -276,3 +283,20 @@ def test_an_address_in_use_is_an_error_that_names_the_option(scene: Scene) -> No
     other = Server(("127.0.0.1", scene.port), scene.serve, clock=scene.clock, allowed_hosts=())
     with pytest.raises(HostFault, match=f"console.listener: 127.0.0.1:{scene.port}: Address already in use"):
         other.listen()
+
+
+def test_without_a_descriptor_the_listener_rests_and_the_client_is_served_later(scene: Scene) -> None:
+    scene.stop_accepting()
+    client = scene.connect()
+    client.sendall(GET)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_descriptor = os.dup(0)
+    os.close(next_descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor, hard))
+    try:
+        assert not scene.server.accept()
+        assert not scene.server.accept()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert scene.server.accept()
+    assert b" 200 " in client.recv(4096)

@@ -9,6 +9,7 @@ Each life tells every event to the datagram socket `STAGE/diary.sock` as one JSO
     fatal     raises an OperatorFault
     leaves N  says Ready and leaves with code 7, in every generation up to N
     babbles   says Ready twice, and in its first life something that is no message
+    levels L  says Ready and that all shall log from the level L
     deaf      says Ready and never reads its socket again
     long N    in its first life works for N ms, a little at a time, before it reads its socket
     slow N    waits for N ms before it obeys Stop or the end of its supervisor
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN, Child
-from appliance.channels.supervision import Failed, Heartbeat, PeerDown, PeerUp, Ready, Stop
+from appliance.channels.supervision import Failed, Heartbeat, LogLevels, PeerDown, PeerUp, Ready, Stop
 from appliance.channels.wiring import Attachment
 from appliance.errors import OperatorFault
 
@@ -79,6 +80,8 @@ def run(child: Child) -> int:
         child.supervision.send(Ready())
         if child.generation == 1:
             os.write(child.supervision.fileno(), b"{]")
+    if behaviour == "levels":
+        child.supervision.send(LogLevels({"root": numbers[0]}))
     while behaviour == "deaf":
         signal.pause()
     if behaviour == "long" and child.generation == 1:
@@ -109,6 +112,8 @@ def _obey(child: Child, attachment: Attachment, *, note: Callable[..., None], sl
                 case Heartbeat():
                     child.supervision.send(message)
                     note("heartbeat")
+                case LogLevels():
+                    note("levels", levels=message.levels)
                 case Stop():
                     note("stop", within_ms=message.within_ms)
                     time.sleep(slow_ms / 1000)

@@ -13,13 +13,8 @@ import pytest
 
 from appliance.clock import SystemClock
 from appliance.control.backup.metadata_sources import MetadataMoved, ZooKeeperMetadata
-from appliance.control.backup.zookeeper_tree import (
-    decode_tree,
-    encode_tree,
-    refuse_used,
-    split_connect,
-    write_tree,
-)
+from appliance.control.backup.zookeeper_client import split_connect
+from appliance.control.backup.zookeeper_tree import decode_tree, encode_tree, refuse_used, write_tree
 from appliance.control.controller.takeover import cluster_id, plant
 from appliance.control.store.metadata_store import Create, SetData
 from appliance.control.store.znode_tree import CLUSTER_ID, CONTROLLER, RESTORING, WRITERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
 
 from appliance.channels.roles import SUPERVISOR, Role, RoleKind
@@ -15,6 +16,7 @@ from appliance.control.supervisor.memory_shares import (
     PAUSE_MS,
     UNKNOWN,
     MemoryShares,
+    disk_bytes,
     open_files,
     proportional_bytes,
 )
@@ -85,3 +87,14 @@ def test_a_process_that_has_died_is_passed_over_and_with_the_asker_the_round_end
 
 def test_a_process_that_is_not_there_has_no_numbers() -> None:
     assert proportional_bytes(NO_PID) == open_files(NO_PID) == UNKNOWN
+    assert disk_bytes(NO_PID) == (UNKNOWN, UNKNOWN)
+
+
+def test_what_a_process_writes_is_counted(tmp_path: Path) -> None:
+    _, before = disk_bytes(os.getpid())
+    with open(tmp_path / "file", "wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    _, after = disk_bytes(os.getpid())
+    assert after - before >= 1 << 20

@@ -229,6 +229,15 @@ def test_no_word_of_a_child_harms_the_supervisor(start_instance: StartInstance) 
     assert "purgatory reported Ready twice" in instance.errors()
 
 
+def test_only_the_controller_sets_the_log_levels_of_all(start_instance: StartInstance) -> None:
+    instance = start_instance(behaviours={"netproc0": "levels DEBUG", "controller": "levels WARN"})
+    told = instance.wait_for(lambda note: note["event"] == "levels", count=len(others("controller")))
+    instance.wait_said("unexpected message from netproc 0: LogLevels")
+    assert {note["role"] for note in told} == others("controller")
+    assert {note["levels"]["root"] for note in instance.events("levels")} == {"WARN"}
+    assert instance.stop() == 0, instance.errors()
+
+
 def test_restart_of_a_failed_start_succeeds_once_the_reason_is_gone(start_instance: StartInstance) -> None:
     # It is tried five times at most: so many pauses, each twice the last, are ours to take the reason away.
     instance = start_instance("process.restart.backoff.ms=300", behaviours={"controller": "fails"})

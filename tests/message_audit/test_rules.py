@@ -1,16 +1,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.errors import ApplianceError
 from appliance.message_audit import entry, observation, positions
 from appliance.message_audit.attribution import RANGES_MAX, Appended, Attribution
-from appliance.message_audit.batches import facts_of, part_of_header, parts_of_records, time_of
+from appliance.message_audit.batches import (
+    Stamped,
+    facts_of,
+    parse_time,
+    part_of_header,
+    parts_of_records,
+    stamped,
+)
 from appliance.message_audit.commits import Commits
 from appliance.message_audit.entry import Entry, Kind
 from appliance.message_audit.histogram import BOUNDS_MS, Histogram
@@ -32,8 +42,10 @@ from appliance.message_audit.record_ids import (
     parse_id,
 )
 from appliance.message_audit.report import Report, without
-from appliance.message_audit.tally import BUCKETS_PER_BATCH_MAX, FINDINGS_MAX, OTHER_BUCKET, Key, Part, Tally
-from appliance.protocol.records.batch import HEADER, TRANSACTIONAL
+from appliance.message_audit.runs import OTHER_BUCKET, Header, count_run
+from appliance.message_audit.tally import BUCKETS_PER_BATCH_MAX, FINDINGS_MAX, Key, Part, Tally
+from appliance.protocol.records.batch import CONTROL, HEADER, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
+from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, decode_records, encode_batch
@@ -170,29 +182,147 @@ def test_a_batch_over_two_buckets_needs_its_records() -> None:
     data = batch([MINUTE_MS - 1, MINUTE_MS, MINUTE_MS + 5], 7)
     facts = facts_of(HEADER.unpack_from(data))
     assert part_of_header(facts, MINUTE_MS, first=7, end=10) is None
-    records = decode_records(data)
-    parts = parts_of_records(records, facts, MINUTE_MS, first=7, end=10, by_headers=False)
+    records = stamps(data)
+    parts = parts_of_records(records, facts, MINUTE_MS, first=7, end=10)
     assert [(part.bucket, part.records) for part in parts] == [(0, 1), (MINUTE_MS, 2)]
     assert sum(part.size_bytes for part in parts) == facts.size_bytes
-    later = parts_of_records(records, facts, MINUTE_MS, first=9, end=10, by_headers=False)
+    later = parts_of_records(records, facts, MINUTE_MS, first=9, end=10)
     assert [(part.bucket, part.records) for part in later] == [(MINUTE_MS, 1)]
 
 
 def test_a_batch_of_many_times_has_a_bounded_number_of_buckets() -> None:
     data = batch([each * MINUTE_MS for each in range(2_000)])
     facts = facts_of(HEADER.unpack_from(data))
-    parts = parts_of_records(decode_records(data), facts, MINUTE_MS, first=0, end=2_000, by_headers=False)
+    parts = parts_of_records(stamps(data), facts, MINUTE_MS, first=0, end=2_000)
     assert len(parts) == BUCKETS_PER_BATCH_MAX + 1
     assert sum(part.records for part in parts) == 2_000
     assert parts[-1].bucket == OTHER_BUCKET
 
 
 def test_the_time_header_counts_before_the_timestamp_if_it_is_one() -> None:
-    good = Record(b"", headers=(("audit.time", b"12"),), timestamp_ms=99)
-    assert time_of(good, by_headers=True) == 12
-    assert time_of(good, by_headers=False) == 99
+    def times(value: bytes | None, **options: Any) -> list[int]:
+        records = [Record(b"", headers=(("audit.time", value),), timestamp_ms=99)]
+        return [time_ms for _, time_ms, _ in stamps(encode_batch(records), **options)]
+
+    assert times(b"12", by_headers=True) == [12]
+    assert times(b"12") == [99]
     for bad in (b"x", b"", None, b"9" * 15, b"9" * 1_000_000, b"-4"):
-        assert time_of(Record(b"", headers=(("audit.time", bad),), timestamp_ms=99), by_headers=True) == 99
+        assert times(bad, by_headers=True) == [99]
+
+
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        st.none() | st.binary(max_size=200),
+        st.none() | st.binary(max_size=200),
+        st.lists(
+            st.tuples(
+                st.sampled_from(("audit.id", "audit.time", "other", "")), st.none() | st.binary(max_size=70)
+            ),
+            max_size=4,
+        ).map(tuple),
+        st.integers(0, 1 << 40),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(RECORDS, st.sampled_from((Codec.NONE, Codec.GZIP)), st.binary(max_size=4), st.integers(0, 300))
+def test_ids_and_times_are_those_that_decoding_finds(
+    records: list[Record], codec: Codec, noise: bytes, at: int
+) -> None:
+    data = encode_batch(records, base_offset=9, codec=codec)
+    assert stamps(data, by_headers=True) == [
+        (
+            record.offset,
+            next(
+                (parse_time(each, record.timestamp_ms) for each in values(record, "audit.time")),
+                record.timestamp_ms,
+            ),
+            next(values(record, "audit.id"), None),
+        )
+        for record in decode_records(data)
+    ]
+    at = HEADER_BYTES + at % (len(data) - HEADER_BYTES)
+    damaged = data[:at] + noise + data[at + len(noise) :]
+    with suppress(ApplianceError):
+        stamps(damaged, by_headers=True)
+
+
+def values(record: Record, name: str) -> Iterator[bytes]:
+    return (value for each, value in record.headers if each == name and value is not None)
+
+
+def stamps(data: bytes, *, by_headers: bool = False) -> list[Stamped]:
+    """Read a batch that lies between others."""
+    around = encode_batch([Record(b"another", timestamp_ms=5)])
+    header = HEADER.unpack_from(data)
+    return stamped(around + data + around, len(around), header, by_headers=by_headers)
+
+
+# Runs
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-3, 300),  # first timestamp
+            st.integers(0, 90),  # how much later the last one is
+            st.integers(1, 9),  # records
+            st.sampled_from((0, 0, 0, CONTROL, LOG_APPEND_TIME)),
+        ),
+        max_size=40,
+    ),
+    st.integers(0, 200),
+)
+def test_runs_of_batches_count_as_each_batch_by_itself(
+    batches: list[tuple[int, int, int, int]], end: int
+) -> None:
+    headers: list[Header] = []
+    offset = 0
+    for first_ms, later_ms, count, attributes in batches:
+        headers.append(
+            (
+                offset,
+                100 + count,
+                0,
+                2,
+                0,
+                attributes,
+                count - 1,
+                first_ms,
+                first_ms + later_ms,
+                -1,
+                -1,
+                -1,
+                count,
+            )
+        )
+        offset += count
+    appended = Appended(0, offset + 1, 1_000, 1_500)
+    by_run, singly = Tally(), Tally()
+    key = Key(Kind.PRODUCED, "t", 0, OTHER_BUCKET, 100)
+    index = unsaid = 0
+    while index < len(headers):
+        until = end if headers[index][0] < end else None
+        run = count_run(headers, index, len(headers), end=until, bucket_ms=100, appended=appended)
+        by_run.count_run(key, run)
+        assert until is None or run.stop == index or headers[run.stop - 1][0] < end
+        if run.stop == index:
+            unsaid += 1
+            index += 1
+        else:
+            index = run.stop
+    for header in headers:
+        facts = facts_of(header)
+        part = part_of_header(facts, 100, first=facts.first, end=facts.end)
+        if not facts.records or part is None:
+            unsaid -= part is None and facts.records > 0
+            continue
+        singly.count(key._replace(bucket=part.bucket), part, at_ms=appended.at_ms(facts.first))
+    assert unsaid == 0, "a run is empty only where records have to say it"
+    assert sorted(map(repr, by_run.entries())) == sorted(map(repr, singly.entries()))
 
 
 # Attribution, observations
@@ -207,8 +337,11 @@ def test_a_range_names_the_client_of_an_offset_and_when_it_was_appended() -> Non
     assert found is not None
     assert (found[0].client, found[1]) == ("b", 1_500)
     assert attribution.of(20) is None
+    assert attribution.around(3) == (Appended(0, 10, 500, 500, "a", "User:a"), 10)
+    assert attribution.around(20) == (None, None)
     attribution.forget_below(10)
     assert attribution.of(5) is None
+    assert attribution.around(5) == (None, 10)
     assert attribution.of(10) is not None
     for number in range(RANGES_MAX * 2):
         attribution.add(Appended(100 + number, 101 + number, 0, 0, "c", ""))

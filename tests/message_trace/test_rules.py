@@ -14,6 +14,7 @@ from appliance.message_trace.event import ORDER, Event, Step, decode, encode, in
 from appliance.message_trace.finding import (
     Found,
     Origin,
+    context_of,
     derived_trace,
     is_sampled,
     origin_of,
@@ -21,6 +22,7 @@ from appliance.message_trace.finding import (
     traced,
 )
 from appliance.message_trace.spans import request_of, span_id
+from appliance.protocol.records.batch import HEADER
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.record import Record, encode_batch
 
@@ -31,7 +33,15 @@ VALID = f"00-{TRACE}-{PARENT}-01".encode()
 
 def found_in(*records: Record, sample: int = 0, codec: Codec = Codec.NONE) -> list[Found]:
     batch = encode_batch(records, base_offset=40, codec=codec)
-    return list(traced(memoryview(batch), "t", 3, sample=sample))
+    return traced_in(batch, sample=sample)
+
+
+def traced_in(batch: bytes, *, topic: str = "t", partition: int = 3, sample: int = 0) -> list[Found]:
+    """Find the traced records of a batch that lies between others."""
+    around = encode_batch([with_parent(VALID, b"another")])
+    data = around + batch + around
+    header = HEADER.unpack_from(data, len(around))
+    return list(traced(data, len(around), header, topic=topic, partition=partition, sample=sample))
 
 
 def with_parent(value: bytes, key: bytes | None = None) -> Record:
@@ -79,19 +89,71 @@ def test_records_with_a_sampled_context_are_found_whatever_the_codec(codec: Code
 
 @given(st.integers(1, 50), st.binary(max_size=20))
 def test_a_key_is_traced_always_or_never(sample: int, key: bytes) -> None:
-    chosen = is_sampled(key, sample)
+    chosen = is_sampled(key, 40, sample)
     found = found_in(Record(b"v", key, timestamp_ms=1), Record(None, key, timestamp_ms=1), sample=sample)
     assert [each.offset for each in found] == ([40, 41] if chosen else [])
-    assert not is_sampled(None, sample)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Record,
+            st.none() | st.binary(max_size=300) | st.just(b"traceparent" + VALID),
+            st.none() | st.binary(max_size=80),
+            st.lists(
+                st.sampled_from(
+                    (
+                        ("other", b"x" * 200),
+                        ("", None),
+                        ("traceparent", VALID),
+                        ("traceparent", VALID[:-2] + b"0b"),
+                        ("traceparent", VALID[:-2] + b"0a"),
+                        ("traceparent", VALID[:-2] + b"00"),
+                        ("traceparent", b"01" + VALID[2:] + b"-later"),
+                        ("traceparent", VALID.upper()),
+                        ("traceparent", None),
+                        ("retry.topic", b"t"),
+                        ("retry.partition", b"0"),
+                        ("retry.offset", b"42"),
+                    )
+                ),
+                max_size=5,
+            ).map(tuple),
+            st.integers(0, 1 << 40),
+        ),
+        min_size=1,
+        max_size=80,
+    ),
+    st.sampled_from((0, 1, 2, 3)),
+)
+def test_the_records_that_are_found_are_those_that_decoding_all_of_them_finds(
+    records: list[Record], sample: int
+) -> None:
+    wanted = []
+    for offset, record in enumerate(records, 40):
+        context, origin = context_of(record.headers), origin_of(record.headers)
+        first = offset if origin is None else origin.offset
+        if (context is not None and context.is_sampled) or is_sampled(record.key, first, sample):
+            wanted.append(offset)
+    assert [each.offset for each in found_in(*records, sample=sample)] == wanted
+
+
+def test_one_in_n_records_without_a_key_is_chosen_and_again_when_it_is_retried() -> None:
+    found = found_in(*[Record(b"v", timestamp_ms=1)] * 25, sample=10)
+    assert [each.offset for each in found] == [40, 50, 60]
+    headers = (("retry.topic", b"t"), ("retry.partition", b"3"), ("retry.offset", b"50"))
+    batch = encode_batch([Record(b"v", None, headers, timestamp_ms=1), Record(b"v")], base_offset=9)
+    (again,) = traced_in(batch, topic="elsewhere", sample=50)
+    assert (again.offset, again.trace) == (9, derived_trace("t", 3, 50))
 
 
 def test_one_in_n_keys_is_chosen() -> None:
-    chosen = sum(is_sampled(b"key-%d" % number, 100) for number in range(100_000))
+    chosen = sum(is_sampled(b"key-%d" % number, 0, 100) for number in range(100_000))
     assert 800 < chosen < 1_200
 
 
 def test_a_retried_and_a_dead_record_have_the_trace_of_the_first_one() -> None:
-    key = next(b"%d" % number for number in range(1_000) if is_sampled(b"%d" % number, 2))
+    key = next(b"%d" % number for number in range(1_000) if is_sampled(b"%d" % number, 0, 2))
     headers = {
         "retry": (
             ("retry.topic", b"t"),
@@ -110,7 +172,7 @@ def test_a_retried_and_a_dead_record_have_the_trace_of_the_first_one() -> None:
     assert first.origin is None
     for step, detail in (("retry", "attempts=2"), ("dead", "group=g")):
         batch = encode_batch([Record(b"v", key, headers[step], timestamp_ms=1)], base_offset=9)
-        (again,) = traced(memoryview(batch), "elsewhere", 0, sample=2)
+        (again,) = traced_in(batch, topic="elsewhere", partition=0, sample=2)
         assert again.trace == first.trace == derived_trace("t", 3, 40)
         assert again.origin == Origin("t", 3, 40, "retried" if step == "retry" else "dead", detail)
     for odd in (b"-1", b"x", None, b"9" * 40):
@@ -122,7 +184,7 @@ def test_a_damaged_batch_begins_no_trace_and_raises_nothing(noise: bytes, at: in
     batch = bytearray(encode_batch([with_parent(VALID, b"k")] * 2))
     batch[at % len(batch) : at % len(batch) + len(noise)] = noise
     for sample in (0, 1):
-        list(traced(memoryview(bytes(batch)), "t", 0, sample=sample))
+        traced_in(bytes(batch), sample=sample)
 
 
 def test_events_survive_the_wire_and_foreign_ones_are_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from appliance.collector import CLOSE_S
 from appliance.metrics.exposition import Family, Kind
 from appliance.metrics.otlp_export import MetricsExport
 from appliance.metrics.otlp_page import OtlpPage
@@ -76,7 +78,18 @@ def test_a_refusal_is_told_and_the_newest_values_follow(collector: OtlpCollector
     export.offer(b'{"a": 2}')
     wait_until(lambda: export.sent == 1, "the next one is taken")
     assert collector.requests[-1] == ("/base/v1/metrics", json.loads('{"a": 2}'))
-    export.close()
+    assert export.close()
+
+
+def test_the_last_values_leave_before_the_thread_ends(collector: OtlpCollector) -> None:
+    export = MetricsExport(collector.url, lambda _: None)
+    assert export.close(), "no thread has begun"
+    export = MetricsExport(collector.url, lambda _: None)
+    export.offer(b'{"a": 3}')
+    assert export.close()
+    assert collector.requests[-1] == ("/v1/metrics", {"a": 3})
+    assert export.sent == 1
+    assert "metrics-export" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_collector_that_is_silent_keeps_one_request() -> None:
@@ -89,4 +102,6 @@ def test_a_collector_that_is_silent_keeps_one_request() -> None:
             export.offer(bytes(100_000))
         assert time.monotonic() - begun < 2
         assert export.sent == export.failed == 0
-        export.close()
+        begun = time.monotonic()
+        assert not export.close(), "the thread waits for an answer"
+        assert time.monotonic() - begun < CLOSE_S + 1

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from appliance.metrics import dashboard, families, kafka_page
+from appliance.metrics import backup_page, dashboard, families, kafka_page
 from appliance.metrics.exposition import Family, Kind
 from appliance.metrics.reference import reference_page
 from tests.support.promql import EXPRESSION_WORDS, names_and_labels, rules
@@ -21,7 +21,7 @@ SHARE: Final = dashboard.SHARE
 def series() -> dict[str, set[str]]:
     """Name of each series → its labels."""
     found: dict[str, set[str]] = {"up": {"job", "instance"}}
-    for family in (*families.ALL, *kafka_page.ALL):
+    for family in (*families.ALL, *kafka_page.ALL, *backup_page.ALL):
         labels = set(family.labels)
         if family.kind is Kind.HISTOGRAM:
             found[f"{family.name}_bucket"] = labels | {"le"}
@@ -46,9 +46,11 @@ def test_dashboard_in_the_package_is_fresh() -> None:
     )
 
 
-@pytest.mark.parametrize("family", [*families.ALL, *kafka_page.ALL], ids=lambda family: family.name)
+@pytest.mark.parametrize(
+    "family", [*families.ALL, *kafka_page.ALL, *backup_page.ALL], ids=lambda family: family.name
+)
 def test_a_name_follows_the_rules(family: Family) -> None:
-    assert re.fullmatch(r"(appliance|kafka)_[a-z0-9_]+", family.name)
+    assert re.fullmatch(r"(appliance|kafka|process)_[a-z0-9_]+", family.name)
     assert (family.kind is Kind.COUNTER) == family.name.endswith("_total")
     assert family.help.endswith(".")
     if family.unit:
@@ -58,7 +60,7 @@ def test_a_name_follows_the_rules(family: Family) -> None:
 
 
 def test_no_name_is_there_twice() -> None:
-    names = [family.name for family in (*families.ALL, *kafka_page.ALL)]
+    names = [family.name for family in (*families.ALL, *kafka_page.ALL, *backup_page.ALL)]
     assert sorted(set(names)) == sorted(names)
 
 

@@ -7,9 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from appliance.channels.traffic_table import KEPT_PER_PAGE
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import Settings
 from appliance.config.sections.metrics import MetricsSettings
+from appliance.ipc.process_table import ProcessSnapshot, ProcessTable, process_table_size_bytes
 from appliance.metrics.kafka_page import quantile
 from appliance.metrics.proc_files import ProcFiles
 from appliance.metrics.topology import Rows, Topology
@@ -75,7 +77,31 @@ def test_idle_time_goes_on_where_a_page_has_shown_it() -> None:
     assert files.idle_ns(3, 2, 150) == 540, "the next life adds to what was shown"
     files = ProcFiles(kept, parent=os.getpid())
     assert files.idle_ns(3, 2, 160) == 550, "a next life of this process knows it"
-    assert files.idle_ns(84, 1, 7) == 7
+    assert files.idle_ns(KEPT_PER_PAGE - 1, 1, 7) == 7
+
+
+def test_what_a_process_has_written_never_falls_with_its_lives() -> None:
+    kept = [memoryview(bytearray(4096)).cast("q")]
+    row, last = _absent_row(), KEPT_PER_PAGE - 1
+
+    def used(files: ProcFiles, index: int = 3) -> tuple[int, int]:
+        usage = files.usage(index, row)
+        return usage.read_bytes, usage.written_bytes
+
+    files = ProcFiles(kept, parent=os.getpid())
+    assert used(files) == (0, 0)
+    files.note_disk(3, 1, read_bytes=10, written_bytes=500)
+    assert used(files) == (10, 500), "a process that has died keeps what it had written"
+    files.note_disk(3, 2, read_bytes=0, written_bytes=100)
+    assert used(files) == (10, 600), "the next life adds to it"
+    files.note_disk(3, 2, read_bytes=-1, written_bytes=-1)
+    assert used(ProcFiles(kept, parent=os.getpid())) == (10, 600), "a next life of the reader knows it"
+    files.note_disk(last, 1, read_bytes=1, written_bytes=2)
+    assert (used(files, last), used(files, last - 1)) == ((1, 2), (0, 0))
+
+
+def _absent_row() -> ProcessSnapshot:
+    return ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0).snapshot()
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,34 @@ def test_reports_that_cannot_be_sent_harm_nothing(reports: Reports) -> None:
     assert consumer.dropped >= 1 + 18 + 49
     reports.may_go_on.set()
     consumer.close()
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "trace-reports"]
+
+
+def test_close_hands_over_what_waits_and_leaves_no_thread(reports: Reports) -> None:
+    before = threads()
+    consumer = TraceConsumer(reports, group="g")
+    reports.may_go_on.clear()
+    consumer.on_consume(got(1, 2))
+    commit(consumer, 3)
+    threading.Timer(0.2, reports.may_go_on.set).start()
+    consumer.close()
+    assert len(reports.sent) == 2
+    assert threads() == before
+    consumer.on_consume(got(4))
+    commit(consumer, 5)
+    assert (consumer.dropped, threads()) == (1, before), "a closed one begins nothing"
+    consumer.close()
+
+
+def test_close_does_not_wait_for_a_producer_that_hangs(reports: Reports) -> None:
+    consumer = TraceConsumer(reports, group="g")
+    reports.may_go_on.clear()
+    consumer.on_consume(got(1))
+    commit(consumer, 2)
+    consumer.close(timeout_s=0.05)
+    assert threads()
+    reports.may_go_on.set()
+    wait_until(lambda: bool(reports.sent), "what waited is sent")

@@ -13,7 +13,8 @@ import pytest
 
 from appliance.channels.request_channel import FLAGS, LENGTH_BYTES, OP, POSITION, ROW, Op, RequestFlag
 from appliance.clock import NS_PER_MS
-from appliance.cluster import DELAYED_PREFIX, DELAYED_TRANSACTIONS, PartitionImage, TopicImage
+from appliance.cluster import DELAYED_TRANSACTIONS, PartitionImage, TopicImage
+from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import Origin, delay_partition, waiting_of
 from appliance.ipc.doorbell import Doorbell
 from appliance.protocol.errors import ErrorCode
@@ -63,9 +64,8 @@ class Delaying(Transacting):
             PartitionImage(n, FIRST_ROW + n, INCARNATION, 0, 0, (0,), (0,)) for n in range(PARTITIONS)
         )
         services = self.settings.services
-        levels = (*services.delay_levels, *services.delay_exact_levels, "transactions", "cancels")
-        for number, level in enumerate(levels):
-            name = f"{DELAYED_PREFIX}{level}"
+        levels = Levels(services.delay_levels, services.delay_exact_levels)
+        for number, name in enumerate(levels.topics):
             made[name] = TopicImage(name, type(TOPIC_ID)(int=100 + number), rows, internal=True)
         return made
 

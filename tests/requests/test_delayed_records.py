@@ -12,7 +12,6 @@ import pytest
 
 from appliance.cluster import (
     DELAYED_CANCELS,
-    DELAYED_PREFIX,
     DELAYED_TRANSACTIONS,
     PartitionImage,
     TopicImage,
@@ -41,8 +40,9 @@ class Delaying(Serving):
         partition = PartitionImage(0, 0, INCARNATION, 0, 0, (0,), (0,))
         services = self.settings.services
         levels = {
-            f"{DELAYED_PREFIX}{name}" for name in (*services.delay_levels, *services.delay_exact_levels)
-        } | {DELAYED_CANCELS, DELAYED_TRANSACTIONS}
+            *Levels(services.delay_levels, services.delay_exact_levels).topics,
+            *(DELAYED_CANCELS, DELAYED_TRANSACTIONS),
+        }
         made = {name: TopicImage(name, UUID(int=6), (partition,), internal=True) for name in levels}
         if not self.is_deleted:
             configs = {"delivery.delay.enable": "true", "delivery.delay.mode": "exact"}
@@ -94,7 +94,7 @@ def test_records_of_a_topic_that_was_deleted_meanwhile_are_stored_as_they_were_d
     [waiting] = map(waiting_of, decode_records(batch))
     assert (waiting.topic_id, waiting.offset, waiting.record.value) == (UUID(int=5), 40, b"x")
     services = house.settings.services
-    assert Levels(services.delay_levels, services.delay_exact_levels).names[level] == "10s"
+    assert Levels(services.delay_levels, services.delay_exact_levels).names[level] == "exact_1m"
     delayed.give(divided)
 
 

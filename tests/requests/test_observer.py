@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from appliance.channels.request_channel import Op, ResponseFlag
@@ -15,9 +16,10 @@ from appliance.cluster import OBSERVATIONS, BrokerSlot, ClusterImage, PartitionI
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.message_audit.observation import Observation, decode
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import decode_records
 from appliance.requests.log_handlers.fetch_item import FetchItem
-from appliance.requests.observer import FLUSH_MS, RANGES_MAX, READERS_MAX, Observer
+from appliance.requests.observer import ATTEMPTS_MAX, FLUSH_MS, RANGES_MAX, READERS_MAX, Observer
 from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerClient
@@ -57,7 +59,7 @@ class Observing:
         self.clock = ManualClock(monotonic_ns=1)
         self.timers = Timers(self.clock.monotonic_ns)
         self.has_topic = True
-        self.woken = 0
+        self.woken = self.connections = 0
         route = SimpleNamespace(worker=WORKER, row=7, incarnation=1)
         topic = SimpleNamespace(partition=lambda _: route)
 
@@ -80,8 +82,15 @@ class Observing:
         self.observer.look(image({"audit.enable": "true"}))
 
     def session(self, client: str = "c") -> Session:
+        self.connections += 1
         session = Session(
-            connection_id=1, number=1, slot=0, listener="PLAINTEXT", peer_host="h", peer_port=1, now_ns=0
+            connection_id=self.connections,
+            number=1,
+            slot=0,
+            listener="PLAINTEXT",
+            peer_host="h",
+            peer_port=1,
+            now_ns=0,
         )
         session.name_client(client)
         return session
@@ -90,11 +99,18 @@ class Observing:
         answer = (int(Op.PRODUCE), flags, 0, 1, 0, ROW, base, 0, 0, 0, 100, 0, 0, end)
         self.observer.produced(answer, session)
 
-    def fetch(self, offset: int, session: Session, *, row: int = ROW) -> None:
-        item = SimpleNamespace(route=SimpleNamespace(row=row), wanted=SimpleNamespace(fetch_offset=offset))
+    def fetch(
+        self, offset: int, session: Session, *, row: int = ROW, error: int = 0, high_watermark: int = 1_000
+    ) -> None:
+        item = SimpleNamespace(
+            route=SimpleNamespace(row=row),
+            wanted=SimpleNamespace(fetch_offset=offset),
+            error=error,
+            high_watermark=high_watermark,
+        )
         self.observer.fetching([cast(FetchItem, item)], session)
 
-    def flush(self, *, answers: bool = True) -> Observation | None:
+    def flush(self, *, answers: bool = True, error: int = 0) -> Observation | None:
         """Let the next flush come; return what it has written."""
         self.clock.advance(FLUSH_MS)
         self.timers.run_due(self.clock.monotonic_ns())
@@ -103,7 +119,7 @@ class Observing:
         position, length_bytes = self.lines.blocks.pop()
         (record,) = decode_records(bytes(self.memory[position : position + length_bytes]))
         if answers:
-            self.observer.answered(())
+            self.observer.answered((int(Op.PRODUCE), 0, error, 1))
         return decode(record.value)
 
 
@@ -162,6 +178,61 @@ def test_a_fetch_shows_what_the_client_has_read_before(seen: Observing) -> None:
     assert seen.flush() is None
 
 
+def test_consumers_of_one_name_are_told_apart(seen: Observing) -> None:
+    first, second = seen.session("r"), seen.session("r")
+    seen.fetch(100, first)
+    seen.fetch(0, second)
+    seen.fetch(130, first)
+    seen.fetch(7, second)
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.end) for each in found.fetched] == [(100, 130), (0, 7)]
+
+
+def test_nobody_reads_what_is_not_in_the_log(seen: Observing) -> None:
+    reader = seen.session("r")
+    seen.fetch(3, reader, high_watermark=5)
+    seen.fetch(900, reader, error=int(ErrorCode.OFFSET_OUT_OF_RANGE), high_watermark=5)
+    seen.fetch(4, reader, high_watermark=5)
+    assert seen.flush() is None, "where it goes on from shows nothing"
+    seen.fetch(9, reader, high_watermark=7)
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.end) for each in found.fetched] == [(4, 7)], "not above the high watermark"
+
+
+def test_readers_of_a_topic_stay_known_while_other_topics_change(seen: Observing) -> None:
+    reader = seen.session("r")
+    seen.fetch(3, reader)
+    before = image({"audit.enable": "true"})
+    plain = msgspec.structs.replace(before.topics["plain"], configs={"trace.enable": "true"})
+    seen.observer.look(msgspec.structs.replace(before, topics={**before.topics, "plain": plain}))
+    assert set(seen.observer.rows) == {ROW, PLAIN_ROW}
+    seen.fetch(5, reader)
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.end) for each in found.fetched] == [(3, 5)]
+
+
+@pytest.mark.parametrize("ends", ["refused", "lost"])
+def test_what_the_log_did_not_take_is_counted_as_lost(seen: Observing, ends: str) -> None:
+    seen.produce(0, 1, seen.session("a"))
+    seen.produce(1, 2, seen.session("b"))
+    if ends == "refused":
+        seen.flush(error=int(ErrorCode.NOT_ENOUGH_REPLICAS))
+    else:
+        seen.flush(answers=False)
+        seen.observer.worker_lost(WORKER)
+    seen.produce(2, 3, seen.session())
+    found = seen.flush()
+    assert found is not None
+    assert (len(found.produced), found.lost) == (1, 2)
+    seen.produce(3, 4, seen.session())
+    found = seen.flush()
+    assert found is not None
+    assert found.lost == 0
+
+
 def test_what_does_not_fit_is_counted_and_what_cannot_be_sent_is_not_kept(seen: Observing) -> None:
     sessions = [seen.session("a"), seen.session("b")]
     for number in range(RANGES_MAX + 30):
@@ -171,15 +242,36 @@ def test_what_does_not_fit_is_counted_and_what_cannot_be_sent_is_not_kept(seen: 
     assert (len(found.produced), found.lost) == (RANGES_MAX, 30)
     seen.has_topic = False
     seen.produce(0, 1, sessions[0])
-    assert seen.flush() is None
+    for _ in range(ATTEMPTS_MAX + 1):
+        assert seen.flush() is None
     seen.has_topic, seen.lines.is_down = True, True
     seen.produce(1, 2, sessions[0])
-    assert seen.flush() is None
+    for _ in range(ATTEMPTS_MAX + 1):
+        assert seen.flush() is None
+    assert not seen.timers.any
     seen.lines.is_down = False
     seen.produce(2, 3, sessions[0])
     found = seen.flush()
     assert found is not None
     assert (len(found.produced), found.lost) == (1, 2)
+
+
+def test_what_is_seen_before_the_topic_is_there_is_written_down_when_it_is(seen: Observing) -> None:
+    session = seen.session()
+    seen.has_topic = False
+    seen.produce(0, 1, session)
+    assert seen.flush() is None
+    seen.produce(1, 2, session)
+    seen.fetch(0, session)
+    seen.fetch(2, session)
+    assert seen.flush() is None
+    seen.has_topic = True
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.end) for each in found.produced] == [(0, 2)]
+    assert [(each.first, each.end) for each in found.fetched] == [(0, 2)]
+    assert found.lost == 0
+    assert seen.woken >= 3, "the services process creates the topic"
 
 
 def test_one_batch_is_in_flight_and_its_block_comes_back(seen: Observing) -> None:
@@ -198,11 +290,12 @@ def test_one_batch_is_in_flight_and_its_block_comes_back(seen: Observing) -> Non
 
 
 def test_readers_are_bounded(seen: Observing) -> None:
-    for number in range(READERS_MAX + 5):
-        seen.fetch(1, seen.session(f"c{number}"))
-    seen.fetch(9, seen.session("c0"))
+    sessions = [seen.session() for _ in range(READERS_MAX + 5)]
+    for each in sessions:
+        seen.fetch(1, each)
+    seen.fetch(9, sessions[0])
     assert seen.flush() is None, "the first one is forgotten"
-    seen.fetch(9, seen.session(f"c{READERS_MAX}"))
+    seen.fetch(9, sessions[READERS_MAX])
     assert seen.flush() is not None
 
 

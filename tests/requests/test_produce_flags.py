@@ -31,6 +31,8 @@ from appliance.requests.worker_lines import WorkerClient
 (WORKER,) = workers_of(0, workers=1)
 SLOTS = 64
 NEVER_A_CLIENTS = RequestFlag.COORDINATOR_ORIGIN | RequestFlag.TRANSACTION_VERIFIED | ProduceFlag.GAPS
+pytestmark = pytest.mark.interpreted  # it stands in for compiled classes
+
 ROUTE = SimpleNamespace(worker=WORKER, row=0, incarnation=1, written_by_clients_of=0, delays=False)
 TOPIC = SimpleNamespace(partition=lambda _: ROUTE, image=SimpleNamespace(internal=False))
 

@@ -11,7 +11,7 @@ from appliance.clock import ManualClock
 from appliance.journal_events import EVENTS
 from appliance.protocol.api_versions import ApiKey
 from appliance.requests.session import Request, Session
-from appliance.requests.slow_requests import OPEN_MAX, SlowRequests
+from appliance.requests.slow_requests import OPEN_MAX, SWEEP_EVERY, SlowRequests
 from tests.requests.test_traffic import Counting
 
 PRODUCE, FETCH = 0, 1
@@ -93,6 +93,27 @@ def test_requests_of_sessions_that_ended_are_forgotten() -> None:
     for _ in range(OPEN_MAX + 10):
         slow.arrived(Request(gone, cast(Any, None), PRODUCE, 0, 0), 1)
     assert slow.known <= 10
+
+
+class _Looked:
+    """A session that counts how often somebody asks whether it ended."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def closed(self) -> bool:
+        self.looks += 1
+        return False
+
+
+def test_a_request_beyond_the_bound_does_not_look_at_all_others() -> None:
+    slow, looked = SlowRequests(1, lambda _: None, ManualClock()), _Looked()
+    session = cast(Session, looked)
+    for _ in range(OPEN_MAX + 2 * SWEEP_EVERY):
+        slow.arrived(Request(session, cast(Any, None), PRODUCE, 0, 0), 1)
+    assert slow.known == OPEN_MAX
+    assert looked.looks <= 3 * OPEN_MAX
 
 
 def test_line_has_the_form_of_its_event(watching: Watching) -> None:

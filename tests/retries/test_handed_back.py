@@ -100,6 +100,21 @@ def test_the_same_delivery_handed_back_twice_is_recognized_and_the_next_one_is_n
     assert len({first.origin, *(each.origin for each in others)}) == 4
 
 
+def test_a_topic_that_was_created_again_has_other_records_at_the_same_offsets() -> None:
+    old, new = RULES._replace(source_id="old"), RULES._replace(source_id="new")
+    before = one(*FIRST, rules=old).waiting(0, 1)
+    assert one(*FIRST, rules=new).waiting(0, 2).origin != before.origin, "it would be dropped as known"
+    # What was handed back before keeps the id, so a consumer that dies hands the same delivery back.
+    assert headers_of(before)["retry.topic.id"] == "old"
+    later = [again(before, rules=rules).waiting(0, 3) for rules in (old, new)]
+    assert later[0].origin == later[1].origin
+    assert one(*FIRST, rules=new).waiting(0, 2).origin != later[0].origin
+    dead = again(before, ("retry.dead", b"true"), rules=new).waiting(0, 4)
+    assert headers_of(dead)["__dlq.errors.topic.id"] == "old"
+    copied = one(*FIRST, ("retry.group", b"other"), ("retry.topic.id", b"old"), rules=new).waiting(3, 9)
+    assert "retry.topic.id" not in headers_of(copied), "of another record"
+
+
 def test_no_header_names_a_target() -> None:
     forged = [
         ("retry.topic", b"secrets"),

@@ -23,9 +23,9 @@ from appliance.cluster import (
     TopicImage,
 )
 from appliance.config import Settings
-from appliance.config.sections.services import ServicesSettings
+from appliance.config.sections.services import INDEX_DIRECTORY, ServicesSettings
 from appliance.delivery.due import CANCEL, ID
-from appliance.delivery.levels import CANCELS, TRANSACTIONS
+from appliance.delivery.levels import CANCELS, EXACT, TRANSACTIONS
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.errors import RejectedRequest
 from appliance.log.chunks import read_chunks
@@ -47,7 +47,7 @@ from tests.log.batches import marker, open_log, read_all
 TOPIC = "t"
 TOPIC_ID = UUID(int=5)
 LEVELS = ("5s", "10s")
-EXACT_LEVELS = ("10ms", "1s")
+EXACT_LEVELS = ("10s", "1m", "1h")
 
 Name = tuple[str, int]
 
@@ -96,6 +96,9 @@ class Logs:
         return self.log(place.topic, place.partition).log_end_offset
 
     high_watermark = log_end
+
+    def log_start(self, place: LogPlace) -> int:
+        return self.log(place.topic, place.partition).log_start_offset
 
     def last_stable_offset(self, place: LogPlace) -> int:
         return self.log(place.topic, place.partition).last_stable_offset
@@ -168,11 +171,12 @@ class Delivering:
         self.lines: list[str] = []
         self.counts = Counts()
         self._producer_ids = count(1_000)
+        (directory / INDEX_DIRECTORY).mkdir()
         self._settings = Settings(
             data_dir=directory,
             services=ServicesSettings(processes=1, delay_levels=LEVELS, delay_exact_levels=EXACT_LEVELS),
         )
-        levels = (*LEVELS, *EXACT_LEVELS, TRANSACTIONS, CANCELS)
+        levels = (*LEVELS, *(f"{EXACT}{level}" for level in EXACT_LEVELS), TRANSACTIONS, CANCELS)
         names = [DELAYED_STATE, *(f"{DELAYED_PREFIX}{level}" for level in levels)]
         topics = {name: _topic(name, UUID(int=100 + number), 1) for number, name in enumerate(names)}
         topics[TOPIC] = _topic(TOPIC, TOPIC_ID, 4, configs)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
 
+from appliance.channels.traffic_table import HISTOGRAM_WORDS
+from appliance.clock import NS_PER_MS
 from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
+from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.delivery.due import AT, DELAY
 from appliance.delivery.levels import CANCELS
 from appliance.log.config import LogSettings
@@ -13,8 +17,9 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
 from appliance.services.cancellations import GROUP_MS, KEPT_MS
+from appliance.services.exact_lane import ExactLane
 from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
-from tests.services.delivering import EXACT_LEVELS, LEVELS, TOPIC, Delivering
+from tests.services.delivering import LEVELS, TOPIC, Delivering
 
 
 @pytest.fixture
@@ -121,9 +126,9 @@ def test_records_at_offsets_that_a_power_cut_has_taken_are_delivered(house: Deli
 def test_a_record_that_is_due_while_nobody_leads_waits_longer_each_time(tmp_path: Path) -> None:
     house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
     house.logs.leaderless = {(TOPIC, 0)}
-    house.store(b"a", level="10ms", due_in_ms=10)
+    house.store(b"a", level="exact_10s", due_in_ms=10)
     house.pass_ms(30_000)
-    assert [len(house.stored(level)) for level in (*EXACT_LEVELS, *LEVELS)] == [1, 0, 1, 3]
+    assert [len(house.stored(level)) for level in ("exact_10s", "exact_1m", *LEVELS)] == [1, 0, 1, 3]
     house.logs.leaderless = set()
     house.pass_ms(10_200)
     assert house.delivered() == [b"a"]
@@ -202,6 +207,23 @@ def test_a_cancellation_holds_through_steps_and_deaths_until_nothing_can_wait(ho
     assert house.progress().positions[CANCELS] == 1
 
 
+def test_an_exact_record_is_cancelled_and_the_cancellation_outlives_it_only(house: Delivering) -> None:
+    house.store(b"other", level="exact_1h", due_in_ms=900_000)
+    house.store(b"a", level="exact_1h", due_in_ms=190_000, names=(b"n",))
+    house.run()
+    house.cancel(b"n", offset=5)
+    house.cancel(b"none", offset=6)
+    house.pass_ms(185_000, step_ms=1_000)
+    assert len(house.forwarder.cancellations) == 2  # one waits for the other
+    house.new_forwarder()
+    house.pass_ms(10_000, step_ms=1_000)
+    assert house.delivered() == []
+    assert house.counts.cancelled == 1
+    house.cancel(b"none", offset=7)
+    house.pass_ms(KEPT_MS + 2 * GROUP_MS, step_ms=1_000)
+    assert (len(house.forwarder.cancellations), house.delivered()) == (0, [])
+
+
 def test_no_round_begins_before_what_is_cancelled_was_read(house: Delivering) -> None:
     house.store(b"a", names=(b"1",))
     house.cancel(b"1", offset=10)
@@ -237,13 +259,75 @@ def test_a_clock_that_was_set_back_prolongs_no_delay_and_delivers_nothing_before
     assert house.delivered() == [b"delay", b"time"]
 
 
-def test_a_clock_that_was_set_back_prolongs_an_exact_delay_by_its_length_at_most(tmp_path: Path) -> None:
-    house = Delivering(tmp_path, configs={"delivery.delay.mode": "exact"})
-    house.store(b"a", level="5s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_clock_that_was_set_back_prolongs_no_exact_delay(house: Delivering, dies: bool) -> None:
+    house.store(b"delay", level="exact_10s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.store(
+        b"time", level="exact_10s", due_in_ms=7_000, headers=((AT, b"%d" % (house.clock.now_ms() + 7_000)),)
+    )
     house.pass_ms(4_000)
     house.clock.set_wall(house.clock.now_ms() - 3_600_000)
-    house.pass_ms(5_400 + 2_600)
+    if dies:
+        house.run()
+        house.new_forwarder()
+    house.store(b"after", level="exact_10s", due_in_ms=1_000, headers=((DELAY, b"1000"),))
+    house.pass_ms(2_800)
+    assert house.delivered() == [b"after"]
+    house.pass_ms(400)
+    assert house.delivered() == [b"after", b"delay"]
+    house.pass_ms(3_599_000, step_ms=1_000)
+    assert house.delivered() == [b"after", b"delay"]
+    house.pass_ms(11_000, step_ms=1_000)
+    assert house.delivered() == [b"after", b"delay", b"time"]
+
+
+def test_exact_records_are_delivered_when_they_are_due_whatever_came_first(house: Delivering) -> None:
+    house.store(b"c", level="exact_1m", due_in_ms=30_000)
+    house.store(b"a", level="exact_1m", due_in_ms=700)
+    house.run()
+    house.store(b"b", level="exact_1m", due_in_ms=10_000)
+    house.run()
+    assert house.forwarder.next_look_ms() == 700
+    house.pass_ms(700, step_ms=100)
     assert house.delivered() == [b"a"]
+    house.pass_ms(30_000)
+    assert house.delivered() == [b"a", b"b", b"c"]
+    assert house.progress().positions["exact_1m"] == 3
+
+
+def test_exact_records_above_the_memory_come_in_due_order_through_deaths(
+    house: Delivering, tmp_path: Path
+) -> None:
+    count = 600
+    for number in range(count):
+        due_in_ms = number * 7_919 % count * 10
+        house.store(b"%d" % due_in_ms + bytes(5_000), level="exact_1m", due_in_ms=due_in_ms)
+    house.run()
+    for _ in range(4):
+        for lane in house.forwarder.lanes:
+            if isinstance(lane, ExactLane):
+                lane.write()
+                lane.check()
+        house.forwarder._state_log.changed()
+        house.run()
+        house.new_forwarder()
+        house.pass_ms(2_000)
+    assert list((tmp_path / INDEX_DIRECTORY).glob("exact_1m-0-*.run"))
+    values = [int((each or b"").rstrip(b"\0")) for each in house.delivered()]
+    assert values == [each * 10 for each in range(count)]
+
+
+def test_a_kill_between_an_exact_delivery_and_its_answer_doubles_nothing(house: Delivering) -> None:
+    for number in range(3):
+        house.store(b"%d" % number, level="exact_1m", due_in_ms=1_000 - number)
+    house.logs.lost = {TOPIC}
+    house.pass_ms(2_000)
+    house.logs.lost = set()
+    house.store(b"3", level="exact_1m", due_in_ms=1)
+    house.new_forwarder()
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"2", b"1", b"0", b"3"]
+    assert house.counts.dropped == 0
 
 
 @pytest.mark.parametrize("error", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS])
@@ -267,3 +351,40 @@ def test_records_wait_in_order_while_the_disk_of_their_topic_is_full(
     assert house.delivered()[:2] == [b"a", b"b"], "the delivery that was open goes first"
     assert house.delivered(1) == [b"other"]
     assert house.counts.dropped == 0
+
+
+def test_lateness_counts_what_came_to_its_topic_and_not_what_goes_on_waiting(house: Delivering) -> None:
+    house.store(b"a", b"b", due_in_ms=5_000)
+    house.store(b"c", due_in_ms=12_000)  # from the level of 5 s it goes on to another one
+    house.pass_ms(4_800)
+    assert house.forwarder.statistics().waiting == 3
+    house.pass_ms(1_000)
+    assert house.delivered() == [b"a", b"b"]
+    assert house.counts.delivered == 2
+    cells = memoryview(array("q", [0] * HISTOGRAM_WORDS))
+    house.counts.take_lateness(cells)
+    house.counts.take_lateness(cells)
+    assert sum(cells[1:]) == 2, "taken once"
+    assert 0 <= cells[0] < 2 * 1_000 * NS_PER_MS
+    assert house.forwarder.statistics().waiting == 1
+    house.pass_ms(11_000)
+    assert house.delivered() == [b"a", b"b", b"c"]
+    house.counts.take_lateness(cells)
+    assert sum(cells[1:]) == 3
+    assert house.forwarder.statistics().waiting == 0
+
+
+def test_a_record_that_cannot_be_delivered_is_overdue_and_then_late(house: Delivering) -> None:
+    house.store(b"a")
+    house.pass_ms(4_800)
+    assert house.forwarder.statistics().overdue_ms == 0
+    house.logs.slow = {(DELAYED_STATE, 0)}  # the round is not written down
+    house.pass_ms(30_000)
+    assert house.forwarder.statistics().overdue_ms >= 29_000
+    assert house.forwarder.statistics().waiting == 1
+    house.logs.slow = set()
+    house.pass_ms(1_000)
+    cells = memoryview(array("q", [0] * HISTOGRAM_WORDS))
+    house.counts.take_lateness(cells)
+    assert cells[0] >= 29_000 * NS_PER_MS
+    assert house.forwarder.statistics().overdue_ms == 0

@@ -6,6 +6,7 @@ from uuid import UUID
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.lane import BUFFER_BYTES, REMEMBERED_MS, Lane
+from tests.services.stored_records import as_stored
 
 NOW_MS = 10_000_000_000
 DELAY_MS = 5_000
@@ -18,7 +19,7 @@ def stored(offset: int, *, at_ms: int = NOW_MS, sequence: int = -1, value: bytes
 
 
 def taken(lane: Lane, *records: Record, now_ms: int = NOW_MS) -> Lane:
-    lane.take(list(records), next_offset=records[-1].offset + 1, now_ms=now_ms)
+    lane.take(as_stored(records), next_offset=records[-1].offset + 1, now_ms=now_ms)
     lane.check()
     return lane
 
@@ -58,9 +59,9 @@ def test_a_batch_that_is_read_twice_counts_once() -> None:
     assert len(lane.buffer) == 2
 
 
-def test_what_is_no_delayed_record_is_passed_over_and_counted() -> None:
+def test_a_batch_without_delayed_records_is_passed_over() -> None:
     lane = taken(Lane("5s", DELAY_MS, position=0), Record(b"x", timestamp_ms=NOW_MS, offset=0))
-    assert (lane.unread, lane.position) == (1, 1)
+    assert (len(lane.buffer), lane.position) == (0, 1)
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_longer_than_its_level() -> None:
@@ -110,7 +111,7 @@ def test_a_log_that_begins_later_moves_the_position() -> None:
 
 
 def test_headers_count_for_its_bound() -> None:
-    for headers in ((("h", bytes(BUFFER_BYTES)),), tuple(("h", None) for _ in range(7_000))):
+    for headers in ((("h", bytes(BUFFER_BYTES)),), tuple(("h", None) for _ in range(BUFFER_BYTES // 3))):
         waiting = Waiting(UUID(int=1), 0, 0, 0, Origin(), Record(b"v", headers=headers))
         assert not taken(
             Lane("5s", DELAY_MS, position=0), replace(waiting.to_record(NOW_MS), offset=0)

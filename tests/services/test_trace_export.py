@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from appliance.collector import CLOSE_S
 from appliance.message_trace.event import Event
-from appliance.services.trace_export import WAITING_MAX, TraceExport
+from appliance.services.trace_export import SENT_MAX, WAITING_MAX, TraceExport
 from tests.message_trace.test_rules import TRACE, parsed
 from tests.support.otlp_collector import OtlpCollector
 from tests.system.raw import wait_until
@@ -43,7 +44,15 @@ def test_steps_arrive_as_spans(collector: OtlpCollector) -> None:
     assert {path for path, _ in collector.requests} == {"/base/v1/traces"}
     assert spans(collector) == 1_200
     assert (export.dropped, lines) == (0, [])
-    export.close()
+    assert export.close()
+
+
+def test_what_waits_at_the_end_is_sent_and_the_thread_ends(collector: OtlpCollector) -> None:
+    export = TraceExport(collector.url, lambda _: None)
+    export.offer(events(1_200))
+    assert export.close()
+    assert (export.sent, export.dropped, spans(collector)) == (1_200, 0, 1_200)
+    assert "trace-export" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_collector_that_refuses_costs_these_steps_and_a_line(collector: OtlpCollector) -> None:
@@ -54,7 +63,9 @@ def test_a_collector_that_refuses_costs_these_steps_and_a_line(collector: OtlpCo
     wait_until(lambda: export.dropped == 3, "they are dropped")
     wait_until(lambda: bool(lines), "there is a line")
     assert "HTTP status 503" in lines[0]
-    export.close()
+    export.offer(events(2))
+    assert export.close(), "it does not wait for the pause after a failure"
+    assert (export.sent, export.dropped) == (0, 5)
 
 
 @pytest.mark.parametrize("kind", ["nobody", "silent", "noise"])
@@ -78,4 +89,20 @@ def test_an_endpoint_that_is_no_collector_holds_up_nothing(kind: str) -> None:
             export.offer(events(1_000))
         assert time.monotonic() - begun < 2
         assert export.dropped >= 30_000 - WAITING_MAX - 1_000
+        begun = time.monotonic()
         export.close()
+        assert time.monotonic() - begun < CLOSE_S + 1
+        assert export.dropped >= 30_000 - SENT_MAX, "all but what is under way"
+
+
+def test_close_leaves_no_thread_and_counts_what_it_did_not_send(collector: OtlpCollector) -> None:
+    def threads() -> int:
+        return sum(each.name == "trace-export" for each in threading.enumerate())
+
+    before = threads()
+    collector.status = 503
+    export = TraceExport(collector.url, lambda _: None)
+    export.offer(events(700))
+    wait_until(lambda: export.dropped == 500, "the first request was refused; now it pauses")
+    export.close()
+    assert (export.sent, export.dropped, threads()) == (0, 700, before)

@@ -67,7 +67,7 @@ def test_one_in_n_keys_is_traced_by_where_the_record_is(tmp_path: Path) -> None:
     house = Tracing(tmp_path, trace_sample="1")
     house.produce(Record(b"v", b"key", timestamp_ms=1), Record(b"v", None, timestamp_ms=1))
     house.rounds()
-    assert {each.offset for each in events(house)} == {0}
+    assert {each.offset for each in events(house)} == {0, 1}
     assert b"key" not in b"".join(record.value or b"" for record in read_all(house.logs.log(TRACE)))
 
 
@@ -177,3 +177,20 @@ def test_whatever_dies_each_step_is_there_once(tmp_path: Path, seed: int) -> Non
         expected = ["produced", "appended", "replicated"]
         expected += ["fetched"] * (number < fetched) + ["consumed"] * (number < committed)
         assert sorted(found) == sorted(expected)
+
+
+def test_a_record_that_a_power_cut_has_taken_has_no_further_steps(house: Tracing) -> None:
+    produce(house)
+    produce(house)
+    house.rounds()
+    house.logs.log(TOPIC, 0).truncate_to(1)
+    house.rounds()
+    other = ID[::-1]
+    produce(house, trace=other)
+    house.rounds()
+    house.fetch(0, 2)
+    house.rounds()
+    assert [(each.trace, each.offset) for each in events(house) if each.step == "fetched"] == [
+        (ID, 0),
+        (other, 1),
+    ]

@@ -22,7 +22,7 @@ EXPRESSION_WORDS: Final = frozenset(
             "bool",
         ),
         *("sum", "avg", "min", "max", "count", "topk", "bottomk"),
-        *("rate", "increase", "delta", "histogram_quantile"),
+        *("rate", "increase", "delta", "histogram_quantile", "time"),
     }
 )
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')

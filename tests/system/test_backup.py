@@ -271,7 +271,12 @@ def test_later_backup_stores_only_new_bytes(broker: Appliance, tmp_path: Path) -
     for _ in range(100):
         producer.produce("numbers", VALUE, partition=0)
     producer.flush()
-    third = take(broker, target)
+    metrics = tmp_path / "backup.prom"
+    third = take(broker, target, "--metrics", metrics)
+    said = metrics.read_text()
+    assert f'appliance_backup_copied_bytes{{target="{target}"}} {third["copied_bytes"]}\n' in said
+    assert f'appliance_backup_size_bytes{{target="{target}"}} {third["bytes"]}\n' in said
+    assert f'appliance_backup_succeeded{{target="{target}"}} 1\n' in said
     assert 100_000 < third["copied_bytes"] - second["copied_bytes"] < 300_000
     assert first["bytes"] < third["bytes"]
     out = tmp_path / "restored"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -75,6 +76,28 @@ def advertised(broker: Appliance) -> set[int]:
 
 def test_the_apis_are_advertised_where_the_option_is_set(broker: Appliance) -> None:
     assert advertised(broker) >= TELEMETRY
+
+
+def test_a_client_that_asks_without_the_option_gets_unsupported_version(tmp_path: Path) -> None:
+    """So it does not ask again. Kafka 4.3 without a receiver answers with a subscription to nothing."""
+    without = Appliance(tmp_path / "data", settings={"metrics.listener": f"127.0.0.1:{free_ports(1)}"})
+    without.start()
+    try:
+        assert not advertised(without) & TELEMETRY
+        asked = request(
+            without.address,
+            ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+            0,
+            GetTelemetrySubscriptionsRequest(uuid4()),
+        )
+        assert asked.error_code == ErrorCode.UNSUPPORTED_VERSION
+        body = PushTelemetryRequest(uuid4(), 1, False, 0, b"m")
+        pushed = request(without.address, ApiKey.PUSH_TELEMETRY, 0, body)
+        assert pushed.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert advertised(without), "the broker serves on"
+        without.stop()
+    finally:
+        without.kill()
 
 
 def test_what_librdkafka_pushes_is_on_the_page(broker: Appliance) -> None:

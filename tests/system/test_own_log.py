@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.record import Record, encode_batch
 from tests.cli.command import appliance
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
-from tests.system.raw import wait_until
+from tests.support.wire import WireSocket
+from tests.system.raw import create_topic, produce, wait_until
 
 SECRET = "record-value-4711"
 
@@ -99,3 +104,57 @@ def test_slow_requests_are_logged_while_the_option_says_so_and_show_no_record(br
     assert line["process"].startswith("netproc")
     appliance("configs", "unset", "log.slow.request.ms", *option).succeeded()
     assert SECRET not in broker.output()
+
+
+def test_no_line_shows_what_is_in_a_record_even_at_debug(broker: Appliance) -> None:
+    """Good, refused and damaged records, of groups and transactions, while processes are killed."""
+    before = len(broker.output())
+    flags = ("--all-brokers", "-b", broker.address)
+    appliance("configs", "unset", "log.level.ioproc", *flags).succeeded()
+    appliance("configs", "set", "log.level=DEBUG", "log.slow.request.ms=1", *flags).succeeded()
+    wait_until(lambda: bool(events(broker, "log-levels", levels="root DEBUG")), "the level")
+    create_topic(broker.port, "hidden")
+    create_topic(broker.port, "compacted", configs={"cleanup.policy": "compact"})
+    _produce_secrets(broker)
+    broker.kill_role("ioproc")
+    broker.kill_role("netproc")
+    broker.kill_role("coordinator")
+    wait_until(broker.is_whole, "all processes are back")
+    _produce_secrets(broker)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["hidden"])
+    assert SECRET.encode() in (consumer.consume(1, 30)[0].value() or b"")
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    appliance("configs", "unset", "log.level", "log.slow.request.ms", *flags).succeeded()
+    said = broker.output()[before:]
+    assert said.count("DEBUG") > 10, "there are lines to look at"
+    assert SECRET not in said
+    assert SECRET.encode().hex() not in said
+    assert base64.b64encode(SECRET.encode()).decode().rstrip("=")[:-2] not in said
+
+
+def _produce_secrets(broker: Appliance) -> None:
+    secret = SECRET.encode()
+    options = {"bootstrap.servers": broker.address, "log_level": 0}
+    producer = Producer({**options, "transactional.id": "t"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("hidden", secret, key=secret, headers=[(SECRET, secret)])
+    producer.commit_transaction(60)
+    good = encode_batch([Record(secret, secret, ((SECRET, secret),), 5)])
+    without_key = encode_batch([Record(secret, None, (), 5)])
+    damaged = good[:-1] + bytes([good[-1] ^ 1])
+    with WireSocket(broker.port) as connection:
+        assert produce(connection, "hidden", good).error == 0
+        assert produce(connection, "hidden", damaged).error == ErrorCode.CORRUPT_MESSAGE
+        assert produce(connection, "compacted", without_key).error == ErrorCode.INVALID_RECORD
+        assert produce(connection, "hidden", secret * 3).error
+        assert produce(connection, "nowhere", good).error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -84,6 +85,26 @@ def test_reloaded_values_outlive_processes_and_yield_to_what_is_set_while_runnin
     wait_until(lambda: _is(file, "7400000"), "the value of the file counts again")
     assert "log.retention.ms = default" in file.reload()
     wait_until(lambda: _is(file, "604800000"), "a line that is gone leaves the default")
+
+
+def test_level_of_the_file_counts_after_a_reload_for_every_process_and_its_next_life(file: Reloaded) -> None:
+    def lines_of_debug() -> int:
+        file.value("log.level", "--broker", "0")  # which opens a connection
+        return len(re.findall(r"Z DEBUG netproc 0: connection", file.broker.output()))
+
+    assert not lines_of_debug()
+    assert "log.level = DEBUG" in file.reload(log_level="DEBUG")
+    wait_until(lambda: "log levels: root DEBUG" in file.broker.output(), "the controller says so")
+    wait_until(lambda: lines_of_debug() > 0, "the network process logs connections")
+    file.broker.kill_role("netproc")
+    wait_until(file.broker.is_whole, "it is back")
+    before = lines_of_debug()
+    wait_until(lambda: lines_of_debug() > before, "its next life does, too")
+    assert file.value("log.level", "--broker", "0") == ("DEBUG", "file or command line")
+    assert "log.level = default" in file.reload()
+    wait_until(
+        lambda: "log levels: root INFO" in file.broker.output(), "without the line, the default counts"
+    )
 
 
 def test_file_that_cannot_be_used_changes_nothing(file: Reloaded) -> None:

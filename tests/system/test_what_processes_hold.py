@@ -87,7 +87,7 @@ TABLE: Final = {
     RoleKind.METRICS: CHILD
     | needs("partitions, foreign pool, traffic, log sizes", "own pool, own ring, traffic"),
     RoleKind.CONSOLE: CHILD | needs("partitions, traffic, log sizes", ""),
-    RoleKind.SERVICES: CHILD | needs("partitions, log file", "own pool, own ring"),
+    RoleKind.SERVICES: CHILD | needs("partitions, log file", "own pool, own ring, log sizes"),
     RoleKind.CONTROLLER: CHILD | needs("metadata", "partitions, image, metadata, inotify, timerfd"),
 }
 CAPABILITIES: Final = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from appliance.config.http_address import is_loopback, parse_http_address
 from appliance.config.option import check_fields, option
@@ -29,7 +30,7 @@ class ConsoleSettings:
         "console.insecure",
         doc="Whether console.listener may be an address that other hosts can reach, although passwords are sent to it "
         "without encryption. A proxy with TLS in front of the console is better. If clients of console.kafka.listener "
-        "do not authenticate, the address must be one of loopback, whatever this option says.",
+        "do not authenticate, the address must be a loopback address even with this option.",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
@@ -51,8 +52,8 @@ class ConsoleSettings:
         unit="sessions",
         minimum=1,
         maximum=1000,
-        doc="Maximum number of people who are logged in to the console at once. One more login ends a session of "
-        "the user who has the most, the one that was used the longest time ago.",
+        doc="Maximum number of people who are logged in to the console at once. At one more login, the console "
+        "ends the least recently used session of the user with the most sessions.",
     )
     session_idle_ms: int = option(
         1_800_000,
@@ -71,8 +72,24 @@ class ConsoleSettings:
         doc="Maximum size of a key, value or header that the console shows. It shows the beginning of longer ones.",
     )
 
+    schema_directory: str | None = option(
+        None,
+        "console.schema.directory",
+        doc="Directory with schemas of Avro and Protobuf, by which the console decodes records: ID.avsc and ID.desc "
+        "for the ids that records name, TOPIC-value.avsc, TOPIC-key.avsc, TOPIC-value.desc and TOPIC-key.desc for "
+        "topics. Needs the extra schemas. See docs/console.md.",
+    )
+    schema_registry: str | None = option(
+        None,
+        "console.schema.registry.url",
+        doc="Address of a schema registry, such as http://127.0.0.1:8081. The console asks it for the schemas whose "
+        "ids records name, if console.schema.directory does not have them. Needs the extra schemas.",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.schema_registry is not None:
+            registry_port(self.schema_registry)
         if self.listener is None:
             return
         host, _ = self.address
@@ -81,6 +98,11 @@ class ConsoleSettings:
                 f"console.listener = {self.listener!r}: other hosts would send passwords without encryption: use an"
                 " address of loopback, or set console.insecure = true"
             )
+
+    @property
+    def registry_port(self) -> int | None:
+        """The port of the schema registry; None without one."""
+        return None if self.schema_registry is None else registry_port(self.schema_registry)
 
     @property
     def is_on(self) -> bool:
@@ -96,3 +118,21 @@ class ConsoleSettings:
     def is_local(self) -> bool:
         """Whether only this host can reach the console."""
         return is_loopback(self.address[0])
+
+
+def registry_port(url: str) -> int:
+    """Return the port of a schema registry.
+
+    Raises:
+        ConfigurationError: it is no address of one.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        if not parts.hostname or parts.username is not None:
+            raise ValueError(url)
+    except (ValueError, KeyError):
+        raise ConfigurationError(
+            f"console.schema.registry.url = {url!r}: must be http://HOST:PORT or https://HOST:PORT"
+        ) from None
+    return port

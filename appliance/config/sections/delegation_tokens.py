@@ -21,7 +21,7 @@ class DelegationTokenSettings:
         SECRET_OPTION,
         type=ConfigType.PASSWORD,
         doc="Secret from which the passwords of delegation tokens follow. Without it, there are no delegation tokens. "
-        "With another secret, nobody can log in with the tokens that exist. Set it in the configuration file, and "
+        "If you change the secret, nobody can log in with an existing token. Set it in the configuration file, and "
         "let no other user read the file.",
     )
     max_lifetime_ms: int = option(

@@ -37,8 +37,8 @@ class LoggingSettings:
         minimum=0,
         maximum=86_400_000,
         effect=Effect.AT_ONCE,
-        doc="Log each request that takes longer than this, with its stages. A time in which a fetch waits for records "
-        "does not count. With 0, the broker logs none and times none.",
+        doc="Log each request that takes longer than this, with its stages. The time for which a fetch waits for "
+        "records does not count. With 0, the broker measures and logs no request.",
     )
 
     def __post_init__(self) -> None:

@@ -44,8 +44,8 @@ class MetricsSettings:
         unit="topics",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of topics with series of their own. Those that were created first come first. The series "
-        "of the whole appliance count all topics.",
+        doc="Maximum number of topics with series of their own: the topics that were created first. The series of "
+        "the whole appliance include all topics.",
     )
     partitions: bool = option(
         False,
@@ -75,8 +75,8 @@ class MetricsSettings:
         False,
         "metrics.client.telemetry",
         doc="Whether clients may push their metrics (KIP-714), which the page then shows. Java clients and librdkafka "
-        "begin to push as soon as the broker advertises it and a subscription (config resource CLIENT_METRICS) matches "
-        "them. Needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
+        "push their metrics if a subscription (config resource CLIENT_METRICS) matches them. The option "
+        "needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
     )
     client_telemetry_max_bytes: int = option(
         1 << 20,
@@ -92,8 +92,8 @@ class MetricsSettings:
         unit="series",
         minimum=0,
         maximum=1_000_000,
-        doc="Maximum number of series that all clients together have on the page. What exceeds it is counted and "
-        "dropped.",
+        doc="Maximum number of series that all clients together have on the page. The appliance "
+        "drops further series, and counts them.",
     )
 
     otlp_endpoint: str = option(

@@ -29,7 +29,7 @@ class OAuthBearerSettings:
         None,
         "sasl.oauthbearer.jwks.endpoint.truststore.location",
         doc="PEM file with the certificates of the authorities that sign the certificate of the `https://` URL. "
-        "Without it the authorities of the system count.",
+        "Without this option, the appliance trusts the authorities of the system.",
     )
     jwks_refresh_ms: int = option(
         3_600_000,

@@ -75,8 +75,8 @@ class SaslSettings:
         unit="connections",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of connections of one network process that have not authenticated. For one more, the "
-        "oldest is closed.",
+        doc="Maximum number of connections of one network process that have not authenticated. When one more "
+        "connects, the network process closes the oldest.",
     )
     authentications_max_per_ip: int = option(
         100,

@@ -12,9 +12,11 @@ from appliance.config.declaration import ConfigType
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
+INDEX_DIRECTORY: Final = "delayed-index"
+"""In the data directory: which delayed records wait, made from the logs (`services.due_index`)."""
 LEVELS_MAX: Final = 32
-LEVEL_MS_MAX: Final = 7 * 24 * 3_600_000
 _DAY_MS: Final = 24 * 3_600_000
+LEVEL_MS_MAX: Final = 366 * _DAY_MS
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS}
 
 
@@ -36,13 +38,15 @@ class ServicesSettings:
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
         "delivery.delay.levels",
         doc="Levels of delayed delivery, in ascending order: whole numbers with ms, s, m, h or d. The broker raises "
-        "each delay to the next level. Each level has an internal topic, which is not read any more when you remove "
-        "the level. Therefore remove a level only if no record waits there.",
+        "each delay to the next level. Each level has an internal topic. When you remove a level, the broker no "
+        "longer reads its topic. Therefore remove a level only if no record waits there.",
     )
     delay_exact_levels: tuple[str, ...] = option(
-        ("10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s", "2s"),
+        ("1m", "1h", "1d", "30d"),
         "delivery.delay.exact.levels",
-        doc="Further levels, for topics with delivery.delay.mode = exact. The smallest one is the precision.",
+        doc="Levels of topics with delivery.delay.mode = exact, in ascending order. A record waits in the internal "
+        "topic of the first one that is not shorter than its delay, until it is due. Each of these topics takes the "
+        "disk space of the records that it got in the time of its level. A delay above the largest one takes steps.",
     )
     delay_partitions: int = option(
         4,
@@ -76,6 +80,8 @@ class ServicesSettings:
         if not self.delay_levels:
             raise ConfigurationError("delivery.delay.levels must not be empty")
         level_delays_ms("delivery.delay.levels", self.delay_levels)
+        if not self.delay_exact_levels:
+            raise ConfigurationError("delivery.delay.exact.levels must not be empty")
         level_delays_ms("delivery.delay.exact.levels", self.delay_exact_levels)
 
 
@@ -100,5 +106,5 @@ def _duration_ms(option_name: str, name: str) -> int:
         raise ConfigurationError(f"{option_name}: {name!r} is no duration such as 500ms, 5s, 10m, 2h")
     duration_ms = int(digits) * unit_ms
     if duration_ms > LEVEL_MS_MAX:
-        raise ConfigurationError(f"{option_name}: {name!r} is longer than seven days")
+        raise ConfigurationError(f"{option_name}: {name!r} is longer than 366 days")
     return duration_ms

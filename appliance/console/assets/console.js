@@ -1,4 +1,4 @@
-// Live charts, the live tail, and questions before a change. All pages but these two work without it.
+// Live charts, the live tail, the live log, and questions before a change. All other pages work without it.
 // Text of strangers goes into the page by textContent only.
 "use strict";
 
@@ -105,6 +105,26 @@ function liveTail(table) {
   addEventListener("pagehide", () => source.close());
 }
 
+function liveLog(table) {
+  const state = document.getElementById("log-state");
+  const body = table.tBodies[0];
+  const source = new EventSource(table.dataset.events);
+  source.addEventListener("open", () => { state.textContent = "Live, the newest line first."; });
+  source.addEventListener("line", (event) => {
+    const line = JSON.parse(event.data);
+    const row = body.insertRow(0);
+    if (line.level === "ERROR" || line.level === "CRITICAL") row.className = "bad";
+    for (const text of [line.time, line.level, line.process, line.text]) cell(row, text);
+    while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
+  });
+  source.addEventListener("ended", (event) => {
+    state.textContent = "Ended: " + JSON.parse(event.data);
+    source.close();
+  });
+  source.addEventListener("error", () => { state.textContent = "Connecting again."; });
+  addEventListener("pagehide", () => source.close());
+}
+
 for (const form of document.querySelectorAll("form[data-confirm]")) {
   form.addEventListener("submit", (event) => {
     if (!confirm(form.dataset.confirm)) event.preventDefault();
@@ -114,3 +134,5 @@ const charts = document.querySelector(".charts[data-events]");
 if (charts) liveCharts(charts);
 const tail = document.getElementById("tail");
 if (tail) liveTail(tail);
+const log = document.getElementById("log");
+if (log) liveLog(log);

@@ -50,7 +50,7 @@ def messages(visit: Visit) -> Response:
         partitions=partitions,
         is_part=len(partitions) < len(topic.partitions) and not visit.asked("partition"),
         chosen=visit.asked("partition"),
-        rows=shown_records(visit, records[:limit], form),
+        rows=shown_records(visit, topic.name, records[:limit], form),
         query={name: visit.asked(name) for name in ("offset", "time", "key", "contains", "header")},
         start=start,
         starts=FROM,
@@ -144,7 +144,7 @@ def time_ms(text: str) -> int:
         raise BadInput("time: write 2026-11-27T08:00, in UTC, or milliseconds since 1970") from None
 
 
-def shown_records(visit: Visit, records: list[ReadRecord], form: str) -> list[dict[str, Any]]:
+def shown_records(visit: Visit, topic: str, records: list[ReadRecord], form: str) -> list[dict[str, Any]]:
     """Return what a page shows of records. All together stay below PAGE_VALUE_BYTES."""
     each_max = visit.site.settings.console.value_max_bytes
     bytes_max = max(64, min(each_max, PAGE_VALUE_BYTES // max(1, len(records))))
@@ -157,8 +157,8 @@ def shown_records(visit: Visit, records: list[ReadRecord], form: str) -> list[di
                 "partition": each.partition,
                 "offset": each.offset,
                 "time_ms": record.timestamp_ms,
-                "key": shown(record.key, form=form, bytes_max=bytes_max),
-                "value": shown(record.value, form=form, bytes_max=bytes_max),
+                "key": visit.shown(record.key, topic=topic, part="key", form=form, bytes_max=bytes_max),
+                "value": visit.shown(record.value, topic=topic, part="value", form=form, bytes_max=bytes_max),
                 "headers": [
                     (name[:headers_max], shown(content, form=form, bytes_max=headers_max))
                     for name, content in record.headers[:HEADERS_SHOWN]

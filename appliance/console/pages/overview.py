@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from appliance.channels.counter_names import BOUNDS
 from appliance.console.history import SERIES
+from appliance.console.kafka_link import BrokerFault, LoginRefused
 from appliance.console.server import Response
 from appliance.console.visit import Visit
 from appliance.ipc.process_table import ProcessState
 
 EVENT_WAIT_S = 15.0
 """Without a new point for so long, a stream sends a comment, so that proxies do not end it."""
+NEEDS_DESCRIBE: Final = "this needs the operation Describe on the cluster"
 
 
 def overview(visit: Visit) -> Response:
@@ -48,7 +51,7 @@ def overview(visit: Visit) -> Response:
 def events(visit: Visit) -> Response:
     """The charts' points: all that there are, then each new one."""
     if not visit.may_describe_cluster:
-        return visit.page("error.html", status=403, text="this needs the operation Describe on the cluster")
+        return visit.page("error.html", status=403, text=NEEDS_DESCRIBE)
     return Response(content_type="text/event-stream", stream=_events(visit))
 
 
@@ -67,6 +70,16 @@ def _events(visit: Visit) -> Iterator[bytes]:
                 yield b": still here\n\n"
                 continue
             last = point.number
+            # The right may have been taken away since the stream began.
+            try:
+                is_allowed = visit.as_of_now().may_describe_cluster
+            except BrokerFault as fault:
+                if fault.code is None and not isinstance(fault, LoginRefused):
+                    continue  # a slot restarts: this point is left out
+                is_allowed = False
+            if not is_allowed:
+                yield event("ended", NEEDS_DESCRIBE)
+                return
             yield event("points", [point.as_json()])
 
 
@@ -78,7 +91,7 @@ def event(name: str, data: object) -> bytes:
 def processes(visit: Visit) -> Response:
     """Slots and processes: restarts, idle share, memory, counters."""
     if not visit.may_describe_cluster:
-        return visit.page("error.html", status=403, text="this needs the operation Describe on the cluster")
+        return visit.page("error.html", status=403, text=NEEDS_DESCRIBE)
     look = visit.look
     return visit.page(
         "processes.html",

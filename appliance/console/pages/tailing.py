@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from appliance.cluster import TopicImage
-from appliance.console.decoding import printable, shown
+from appliance.console.decoding import printable
 from appliance.console.kafka_link import BrokerFault, LoginRefused
 from appliance.console.pages.messages import PARTITIONS_MAX
 from appliance.console.pages.overview import event
@@ -49,7 +49,6 @@ def tail_events(visit: Visit) -> Response:
 
 def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
     site = visit.site
-    bytes_max = min(TAIL_BYTES_MAX, site.settings.console.value_max_bytes)
     with site.streams.one(visit.session):
         positions: dict[int, int] = {}
         silent_s = time.monotonic()
@@ -74,8 +73,8 @@ def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
                 yield event("skipped", skipped)
             for each in records:
                 record = each.record
-                key = shown(record.key, form="auto", bytes_max=bytes_max)
-                value = shown(record.value, form="auto", bytes_max=bytes_max)
+                key = visit.shown(record.key, topic=name, part="key", bytes_max=TAIL_BYTES_MAX)
+                value = visit.shown(record.value, topic=name, part="value", bytes_max=TAIL_BYTES_MAX)
                 yield event(
                     "record",
                     {

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from appliance.control.backup.manifest import METADATA, TREE
-from appliance.control.backup.zookeeper_tree import encode_tree, split_connect
+from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
+from appliance.control.backup.zookeeper_tree import encode_tree
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.znode_tree import CLUSTER_ID, WRITERS, ZOOKEEPERS_OWN, ClusterIdRecord, decode
 from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.extras import need
 
-CONNECT_TIMEOUT_S: Final = 10.0
 _ANSWER_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 500
 _TRIES: Final = 5
@@ -174,28 +174,6 @@ class ZooKeeperMetadata:
                 f"ZooKeeper at {self._connect} has the metadata of cluster {found}, and the logs are those of cluster"
                 f" {cluster_id}; give the right chroot with --zookeeper"
             )
-
-
-def reading_client(hosts: str) -> Any:
-    """A client that is connected. Raises HostFault when no server answers."""
-    from kazoo.client import KazooClient
-    from kazoo.handlers.threading import KazooTimeoutError
-
-    client = KazooClient(hosts=hosts, timeout=CONNECT_TIMEOUT_S)
-    try:
-        client.start(timeout=CONNECT_TIMEOUT_S)
-    except KazooTimeoutError as error:
-        end_client(client)
-        raise HostFault(f"ZooKeeper at {hosts} does not answer within {CONNECT_TIMEOUT_S:.0f} s") from error
-    return client
-
-
-def end_client(client: Any) -> None:
-    """End its session. kazoo raises a bare Exception if one of its threads still waits for a server."""
-    with suppress(Exception):
-        client.stop()
-    with suppress(Exception):
-        client.close()
 
 
 def _transactions(stat: Any) -> tuple[int, int, int]:

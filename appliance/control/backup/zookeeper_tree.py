@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from appliance.clock import Clock
+from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
 from appliance.control.store.errors import NodeExists, StoreRefusal
 from appliance.control.store.metadata_store import (
     Create,
@@ -48,22 +49,6 @@ _PARTLY: Final = "the restore was not finished"
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(list[tuple[str, bytes]]).decode
-
-
-def split_connect(connect: str) -> tuple[str, str]:
-    """The servers and the chroot (`/kafka`, or "") of `host:port,host:port/kafka`. Raises OperatorFault."""
-    hosts, slash, chroot = connect.partition("/")
-    root = f"/{chroot}".rstrip("/")
-    try:
-        if root:
-            check_path(root)
-        if not all(each.rpartition(":")[2].isdigit() for each in hosts.split(",")):
-            raise ValueError
-    except ValueError:
-        raise OperatorFault(
-            f"{connect!r} is no address of ZooKeeper such as zk1:2181,zk2:2181/kafka"
-        ) from None
-    return hosts, root if slash else ""
 
 
 def encode_tree(nodes: Sequence[tuple[str, bytes]]) -> bytes:
@@ -103,8 +88,6 @@ def refuse_used(connect: str) -> None:
     """
     need("kazoo", needed_by="a restore of metadata in ZooKeeper")
     from kazoo.exceptions import KazooException, NoNodeError
-
-    from appliance.control.backup.metadata_sources import end_client, reading_client
 
     hosts, root = split_connect(connect)
     client = reading_client(hosts)

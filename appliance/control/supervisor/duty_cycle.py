@@ -51,6 +51,7 @@ from appliance.control.supervisor.child_states import Event, State
 from appliance.control.supervisor.children import ChildRecord
 from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
+from appliance.control.supervisor.heartbeats import Heartbeats
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.memory_shares import MemoryShares
@@ -61,7 +62,7 @@ from appliance.control.supervisor.signals import (
     has_terminal,
     take_signals,
 )
-from appliance.control.supervisor.silence import Silence, processor_ns
+from appliance.control.supervisor.silence import Silence
 from appliance.control.systemd import Notifier
 from appliance.errors import HostFault
 from appliance.ipc.agent import Timer, Timers
@@ -139,10 +140,9 @@ class Supervisor:
         self._epoll.register(self._wake_read, select.EPOLLIN)
         if parent >= 0:
             self._epoll.register(parent, select.EPOLLIN)
-        # A worker that is all there is keeps from nobody what another could do: there its operator's watchdog decides.
-        is_alone = wiring.settings.slots == 1 and wiring.settings.io.workers == 1
-        self._hang_timeout_ms = 0 if is_alone else broker.worker_hang_timeout_ms
-        self._asked_workers_ns = 0
+        self._heartbeats = Heartbeats(
+            self._children.values, clock, self._timers, tell=self._tell, kill=self._kill
+        )
         self._was_ready = False
         self._had_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._stopping: Stopping | None = None
@@ -156,10 +156,13 @@ class Supervisor:
 
     def run(self) -> int:
         """Keeps what was started, and stops it; the exit code. Call once, from the main thread."""
+        settings = self._wiring.settings
         if self._notifier.watchdog_ms:
-            self._watch()
-        if self._hang_timeout_ms:
-            self._watch_workers()
+            self._heartbeats.watch_all(self._notifier)
+        # No other process could lead the partitions of an only worker, so only systemd's watchdog watches it.
+        is_alone = settings.slots == 1 and settings.io.workers == 1
+        if settings.broker.worker_hang_timeout_ms and not is_alone:
+            self._heartbeats.watch_workers(settings.broker.worker_hang_timeout_ms)
         while any(child.state is not State.GONE for child in self._children.values()):
             self._turn()
         give_signals_back()
@@ -494,47 +497,7 @@ class Supervisor:
             _logger.warning("%s did not stop in time and was killed", child.role)
             self._kill(child)
 
-    # The watchdog
-
-    def _watch(self) -> None:
-        """Under systemd's watchdog: tells it that the supervisor lives, and asks the children the same."""
-        allowed_ms = self._notifier.watchdog_ms
-        self._notifier.alive()
-        self._ask_whether_they_live(self._children.values(), allowed_ms)
-        self._timers.after_ms(max(1, allowed_ms // 3), self._watch)
-
-    def _watch_workers(self) -> None:
-        """Whoever leads and hangs keeps its partitions from everybody, and another slot or its next life could lead
-        them; it holds up what clients ask of its slot's other workers, too. Who follows keeps its copies from its
-        slot's worker. Only the end of its process says that it writes no more, so that is brought about (decision
-        0036)."""
-        now_ns = self._clock.monotonic_ns()
-        period_ms = self._hang_timeout_ms // 3
-        kinds = (RoleKind.IOPROC, RoleKind.REPLICA)
-        workers = [child for child in self._children.values() if child.role.kind in kinds]
-        if now_ns - self._asked_workers_ns > 2 * period_ms * NS_PER_MS:
-            # It is we who stood still, or the host: what was asked before may not have been heard.
-            for child in workers:
-                child.silence.answered()
-        self._asked_workers_ns = now_ns
-        self._ask_whether_they_live(workers, self._hang_timeout_ms)
-        self._timers.after_ms(period_ms, self._watch_workers)
-
-    def _ask_whether_they_live(self, children: Iterable[ChildRecord], allowed_ms: int) -> None:
-        """Asks who has answered the last time; kills who hangs (see silence.py). Any word of it is an answer."""
-        now_ns = self._clock.monotonic_ns()
-        for child in children:
-            if child.state is not State.SERVING:
-                continue
-            ran_ns = processor_ns(child.pid)
-            if not child.silence.is_owed:
-                child.silence.asked(now_ns, ran_ns)
-                self._tell(child, Heartbeat(now_ns))
-            elif (
-                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * NS_PER_MS) and not child.killed
-            ):
-                _logger.error("%s did not answer for %d ms and was killed", child.role, allowed_ms)
-                self._kill(child)
+    # A process that hangs, or that the kernel holds
 
     def _kill(self, child: ChildRecord) -> None:
         child.kill()

@@ -1,10 +1,11 @@
-"""How much memory each process has to itself, for the metrics process, which may not look at others.
+"""How much memory each process has to itself, and what it has read from disks and written to them, for the metrics
+process, which may not look at others.
 
     metrics ──MemoryWanted──→ supervisor ──MemoryShare, one for each process, PAUSE_MS apart──→ metrics
 
-The kernel adds up each page's share (PSS) only for a process that may trace the other one. The supervisor may, and it
-is on no request's way. It walks the page tables of the process for some milliseconds, so it looks at one process at a
-time, and only when it is asked.
+The kernel adds up each page's share (PSS), and shows the bytes of disks, only to a process that may trace the other
+one. The supervisor may, and it is on no request's way. For the PSS, the kernel walks the page tables of the process for
+some milliseconds. Therefore the supervisor looks at one process at a time, and only when it is asked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from appliance.control.supervisor.children import ChildRecord
 PAUSE_MS: Final = 20
 UNKNOWN: Final = -1
 _PSS: Final = b"Pss:"
+_READ: Final = b"read_bytes:"
+_WRITTEN: Final = b"write_bytes:"
 _KIB: Final = 1024
 
 
@@ -67,6 +70,7 @@ class MemoryShares:
                 0 if child is None else child.generation,
                 proportional_bytes(pid),
                 open_files(pid),
+                *disk_bytes(pid),
             )
             self._tell(asker, share)
         self._after_ms(PAUSE_MS, self._next)
@@ -90,3 +94,20 @@ def open_files(pid: int) -> int:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return UNKNOWN
+
+
+def disk_bytes(pid: int) -> tuple[int, int]:
+    """Return the bytes that a process has had disks read, and those that it has made dirty. UNKNOWN as above.
+
+    What is read from the page cache does not count. Source: proc_pid_io(5).
+    """
+    found = {_READ: UNKNOWN, _WRITTEN: UNKNOWN}
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b" ")
+                if name in found:
+                    found[name] = int(value)
+    except (OSError, ValueError):
+        return UNKNOWN, UNKNOWN
+    return found[_READ], found[_WRITTEN]

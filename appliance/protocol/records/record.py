@@ -12,14 +12,18 @@ This file serves tests, tools and coordinators; the append path never turns byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 from appliance.protocol.records.varint import read_varint, read_varlong, write_varint
+
+EVERY_OFFSET: Final = -(1 << 62)
+"""Below the offset of any record, whatever a damaged batch says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,26 @@ def decode_records(
         InvalidRecords: its records do not add up.
         BatchTooLarge: it decompresses to more than `decompressed_bytes_max`.
     """
+    return list(iterate_records(batch, position, decompressed_bytes_max=decompressed_bytes_max))
+
+
+def iterate_records(
+    batch: b.Buffer,
+    position: int = 0,
+    *,
+    from_offset: int = EVERY_OFFSET,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[Record]:
+    """Yield the records of the batch at `position` one by one, so that only one of them is in memory.
+
+    A small record takes a hundred times its bytes in memory, so all records of a large batch may not fit there.
+
+    Args:
+        from_offset: records below this offset are passed over by their lengths alone.
+
+    Raises:
+        CorruptBatch, InvalidRecords, BatchTooLarge: as `decode_records`, but InvalidRecords perhaps after some records.
+    """
     header = b.read_header(batch, position)
     end = position + header.size_bytes
     if end > len(batch):
@@ -145,14 +169,43 @@ def decode_records(
     payload = memoryview(batch)[position + b.RECORDS : end]
     data = bytes(decompress(header.codec, payload, decompressed_bytes_max) if header.codec else payload)
     appended_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    records = []
-    at = 0
-    for _ in range(header.records_count):
+    first_delta = from_offset - header.base_offset
+    at = passed = 0
+    if first_delta > 0 and header.last_offset == header.base_offset + header.records_count - 1:
+        # No offset is missing, so the lengths alone say where a record is.
+        passed = min(first_delta, header.records_count)
+        at = _behind(data, passed)
+    for _ in range(header.records_count - passed):
         record, at = _decode_record(data, at, header, appended_ms)
-        records.append(record)
+        if record.offset >= from_offset:
+            yield record
     if at != len(data):
-        raise InvalidRecords(f"{len(data) - at} bytes are left after the last of {len(records)} records")
-    return records
+        raise InvalidRecords(
+            f"{len(data) - at} bytes are left after the last of {header.records_count} records"
+        )
+
+
+def _behind(data: bytes, count: int) -> int:
+    """Return the position behind the first records of a batch's uncompressed records.
+
+    Raises:
+        InvalidRecords: they are not there.
+    """
+    at, end = 0, len(data)
+    for _ in range(count):
+        if at >= end:
+            raise InvalidRecords(f"the batch has less than {count} records")
+        length = data[at]
+        if length < 0x80 and not length & 1:  # a varint of one byte: most records that are many are small
+            at += 1 + (length >> 1)
+            continue
+        length, at = read_varint(data, at)
+        if length < 0:
+            raise InvalidRecords(f"a record length of {length} bytes does not fit its batch")
+        at += length
+    if at > end:
+        raise InvalidRecords("the last record does not fit its batch")
+    return at
 
 
 def decode_one(data: bytes, at: int, header: b.BatchHeader) -> Record:

@@ -1,7 +1,8 @@
 """GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
 
-Left out: an answer without the option metrics.client.telemetry. The API is not advertised then, and is answered
-UNKNOWN_SERVER_ERROR. Kafka without a receiver answers, and drops what is pushed.
+Left out: an answer without the option metrics.client.telemetry. Neither API is advertised then. A client that asks all
+the same gets UNSUPPORTED_VERSION, and stops asking. Kafka 4.3 without a receiver does not advertise them either, but
+answers with a subscription to nothing, and drops what is pushed.
 """
 
 from __future__ import annotations
@@ -19,5 +20,5 @@ def get_telemetry_subscriptions(
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer from this process's memory and the subscriptions of the image."""
     if view.telemetry is None:
-        return GetTelemetrySubscriptionsResponse(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return GetTelemetrySubscriptionsResponse(int(ErrorCode.UNSUPPORTED_VERSION))
     return view.telemetry.subscribe(view.session, request)

@@ -15,5 +15,5 @@ from appliance.requests.local_handlers.view import LocalView
 def push_telemetry(request: PushTelemetryRequest, view: LocalView) -> PushTelemetryResponse:
     """Hand the push over, or say why not."""
     if view.telemetry is None:
-        return PushTelemetryResponse(int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return PushTelemetryResponse(int(ErrorCode.UNSUPPORTED_VERSION))
     return view.telemetry.push(view.session, request)

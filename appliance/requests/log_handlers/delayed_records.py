@@ -69,6 +69,7 @@ from appliance.retries.rules import (
     dead_letters_name,
     is_retry_topic,
     rules_of,
+    source_name,
     takes_dead_letters_of,
 )
 
@@ -127,6 +128,9 @@ class DelayedRecords:
 
     Args:
         bells: those of the services processes; none if there is no such process.
+
+    `stored`, `handed_back` and `dead` count records: all that were stored, those among them that consumers have handed
+    back and get again, and those that are dead letters. What a client sends again counts again.
     """
 
     __slots__ = (
@@ -142,6 +146,9 @@ class DelayedRecords:
         "_settings",
         "_timers",
         "_version",
+        "dead",
+        "handed_back",
+        "stored",
     )
 
     def __init__(
@@ -168,6 +175,7 @@ class DelayedRecords:
         self._rules: dict[tuple[str, int], Rules] = {}
         self._retries: dict[tuple[str, int], RetryRules] = {}
         self._version = -1
+        self.stored = self.handed_back = self.dead = 0
 
     def divide(self, route: PartitionRoute, batch: memoryview) -> Divided | None:
         """Return the divided batch; None if it has no delayed record. Its block is the caller's: `give` it.
@@ -325,6 +333,13 @@ class DelayedRecords:
             done=done,
         )
 
+    def count(self, division: Division) -> None:
+        """All delayed records of a batch are stored."""
+        dead = sum(each.is_dead for each in division.redirected)
+        self.stored += len(division.delayed)
+        self.handed_back += len(division.redirected) - dead
+        self.dead += dead
+
     def later(self, action: Callable[[], None]) -> None:
         """Call `action` after AGAIN_MS."""
         self._timers.after_ms(AGAIN_MS, action)
@@ -394,7 +409,15 @@ class DelayedRecords:
             if found is not None and takes and not found.image.internal
             else None
         )
-        return rules_of(route.topic, route.topic_id, len(topic.image.partitions), configs, dead_letters)
+        source = self._routes.by_name(source_name(configs))
+        return rules_of(
+            route.topic,
+            route.topic_id,
+            len(topic.image.partitions),
+            configs,
+            dead_letters,
+            source_id="" if source is None else str(source.image.topic_id),
+        )
 
 
 class _Storing:
@@ -439,6 +462,7 @@ class _Storing:
     def go_on(self) -> None:
         """Place the next batch, or end."""
         if not self._left:
+            self._delayed.count(self.divided.division)
             self._delayed.wake()
             self._stored(0)
             return

@@ -171,12 +171,12 @@ class FetchHandler:
         )
         self._lines.enter(partitioned)
         pending.drop = partitioned.dropped
-        partitioned.items = tuple(
+        items = partitioned.items = tuple(
             FetchItem(wanted, self._route(wanted, pending)) for wanted in turn.partitions
         )
-        if self.observer is not None and self.observer.rows:
-            self.observer.fetching(partitioned.items, pending.session)
         self.look(partitioned)
+        if self.observer is not None and self.observer.rows:
+            self.observer.fetching(items, pending.session)
 
     def end_wait(self, pending: Request) -> None:
         """Answer with what there is. A wait may be for weeks, and the connection's descriptor is held as long."""

@@ -41,7 +41,6 @@ from appliance.channels.roles import Role
 from appliance.delivery.division import RefusedDelay
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.node_endpoint import node_endpoints_field
 from appliance.protocol.produce import (
     ProducePartition,
     ProduceRequest,
@@ -51,12 +50,17 @@ from appliance.protocol.produce import (
     parse_produce,
 )
 from appliance.requests.auditing import Auditing
-from appliance.requests.leader_hints import with_hints
 from appliance.requests.log_handlers.delayed_records import DelayedRecords, Divided
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
+from appliance.requests.log_handlers.produce_failures import (
+    failed_result,
+    failure_of_unanswered,
+    hinted_pieces,
+    note_refused,
+)
 from appliance.requests.log_handlers.record_errors import record_errors
-from appliance.requests.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
+from appliance.requests.log_handlers.refused_batches import NOT_APPENDED
 from appliance.requests.log_handlers.transactional_produce import (
     ADDS_FROM_VERSION,
     HeldProduce,
@@ -97,15 +101,6 @@ _SENT_AGAIN: Final = frozenset({int(ErrorCode.NOT_ENOUGH_REPLICAS), int(ErrorCod
 _NOTHING: Final[frozenset[int]] = frozenset()
 _UNPERMITTED: Final = ProduceResult("", -1, _INVALID_TXN_STATE)
 """In the place of a result that the coordinator's word decides."""
-_EXPLAINED: Final = frozenset(
-    {
-        int(ErrorCode.INVALID_RECORD),
-        int(ErrorCode.INVALID_TIMESTAMP),
-        int(ErrorCode.CORRUPT_MESSAGE),
-        int(ErrorCode.MESSAGE_TOO_LARGE),
-        _INVALID_ACKS,
-    }
-)
 
 
 class ProduceHandler:
@@ -393,22 +388,14 @@ class ProduceHandler:
         if self.traffic is not None:
             self.traffic.not_produced(partitioned.results)
         if partitioned.request.acks == 0:
-            failed = next(
-                (result.error_code for result in partitioned.results if result and result.error_code), 0
-            )
             self._finish(pending, [])
-            if failed:
-                self._refuse(pending, f"a produce request with acks=0 failed with {ErrorCode(failed).name}")
+            failure = failure_of_unanswered(partitioned.results)
+            if failure:
+                self._refuse(pending, failure)
             return
         results = [result for result in partitioned.results if result is not None]
         if partitioned.has_moved and pending.version >= HINTS_FROM_VERSION:
-            hinted, endpoints = with_hints(self._routes, results, pending.session)
-            frame = encode_produce_response(
-                pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
-            )
-            # In two pieces, so that the throttle time is the end of the first (`protocol.throttle_time`).
-            tags = len(node_endpoints_field(endpoints))
-            self._finish(pending, [frame[:-tags], frame[-tags:]])
+            self._finish(pending, [*hinted_pieces(pending, results, self._routes)])
             return
         frame = encode_produce_response(pending.version, pending.correlation_id, results)
         self._finish(pending, [frame])
@@ -419,16 +406,6 @@ class ProduceHandler:
             self.traffic.produced(answer)
         if self.observer is not None and answer[ROW] in self.observer.rows:
             self.observer.produced(answer, session)
-
-    def note_refused(self, pending: Request, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
-        """What was sent behind this batch is to be refused like it."""
-        session, block = pending.session, pending.block
-        if block is None:
-            return
-        refused = session.refused_batches
-        if refused is None:
-            refused = session.refused_batches = RefusedBatches()
-        refused.note(wanted, block.view, code=code, now_ns=session.last_active_ns, arriving=arriving)
 
     def _may_use_id(self, pending: Request, request: ProduceRequest, rights: Rights) -> bool:
         name = request.transactional_id
@@ -577,7 +554,7 @@ class _PartitionedProduce:
     def _note(self, item: int, code: int, *, arriving: bool) -> None:
         if self.request.acks == ACKS_ALL:  # as every producer with sequence numbers
             wanted = self.request.partitions[item]
-            self._handler.note_refused(self.pending, wanted, code=code, arriving=arriving)
+            note_refused(self.pending, wanted, code=code, arriving=arriving)
 
     def _name_records(self, item: int, answer: Answer) -> None:
         """Add which records of the batch were at fault (KIP-467)."""
@@ -595,10 +572,7 @@ class _PartitionedProduce:
         wanted = self.request.partitions[item]
         if error == _NOT_LEADER:
             self.has_moved = True
-        message = ErrorCode(error).message if error in _EXPLAINED else None
-        self.results[item] = ProduceResult(
-            wanted.topic, wanted.partition, error, log_start_offset=log_start, error_message=message
-        )
+        self.results[item] = failed_result(wanted, error, log_start)
 
 
 class _HeldProduce(_PartitionedProduce):

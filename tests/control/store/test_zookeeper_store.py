@@ -21,7 +21,8 @@ from appliance.control.store.errors import BadVersion, ChangeTooLarge, SessionEx
 from appliance.control.store.left_sessions import DIRECTORY, HANDED_ON
 from appliance.control.store.metadata_store import Create, EventKind, SetData, WatchEvent
 from appliance.control.store.session_lease import SessionLease
-from appliance.control.store.zookeeper_store import WRITERS, ZooKeeperStore
+from appliance.control.store.znode_tree import WRITERS
+from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.errors import StorageFault
 from tests.control.store.conftest import wait_for_events
 from tests.log.test_full_disk import files_at_most

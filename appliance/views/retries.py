@@ -1,14 +1,12 @@
-"""What the commands `retries` and `dead-letters` learn about the topics of a group, without any printing."""
+"""Which topics belong to the retries of a group, as the settings of topics say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from appliance.cli.client import answer_of, asked
-from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
-from appliance.cli.topic_names import is_internal
+from appliance.cluster import is_internal
 from appliance.config.retry_configs import (
     DEAD_LETTER_OF,
     RETRY_DEAD_LETTERS,
@@ -17,14 +15,11 @@ from appliance.config.retry_configs import (
     RETRY_LEVELS,
     RETRY_MAX,
     RETRY_ORDERED,
+    RETRY_ORDERED_BY_KEY,
     RETRY_TOPIC,
 )
 from appliance.protocol.retry_names import dead_letter_topic, retry_topic
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-TOPICS_AT_ONCE: Final = 500
+from appliance.views.topic_access import NotShown, TopicReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,7 @@ class Retries:
     retries_max: int
     is_enabled: bool
     is_ordered: bool
+    is_ordered_by_key: bool
     fault: str
 
     def as_json(self) -> dict[str, Any]:
@@ -51,51 +47,35 @@ class Retries:
             "max": self.retries_max,
             "enabled": self.is_enabled,
             "ordered": self.is_ordered,
+            "ordered_by_key": self.is_ordered_by_key,
             "fault": self.fault or None,
         }
 
 
-def topic_configs(client: AdminClient, names: list[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics. A topic that does not exist, or may not be described, is left out."""
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
-
-    found: dict[str, dict[str, str]] = {}
-    for at in range(0, len(names), TOPICS_AT_ONCE):
-        resources = [
-            ConfigResource(ConfigResource.Type.TOPIC, name) for name in names[at : at + TOPICS_AT_ONCE]
-        ]
-        pending = asked(lambda resources=resources: client.describe_configs(resources))  # type: ignore[misc]
-        for resource, future in pending.items():
-            try:
-                entries = answer_of(future)
-            except BrokerError as fault:
-                if "UNKNOWN_TOPIC_OR_PARTITION" not in str(fault):
-                    raise
-                continue
-            found[resource.name] = {name: entry.value or "" for name, entry in entries.items()}
-    return found
-
-
-def retries_of(client: AdminClient, group: str, topic: str) -> Retries:
+def retries_of(reader: TopicReader, group: str, topic: str) -> Retries:
     """Return the retries of a group on a topic.
 
     Raises:
-        BrokerError: there are none.
+        NotShown: there are none.
     """
     names = [retry_topic(group, topic), dead_letter_topic(group, topic)]
-    configs = topic_configs(client, names)
+    configs = reader.configs(names)
     found = _retries(names[0], configs.get(names[0], {}), configs)
     if found is None or (found.group, found.topic) != (group, topic):
-        raise BrokerError(
+        raise NotShown(
             f"the group {group!r} has no retries on the topic {topic!r}; `appliance retries enable` sets them up"
         )
     return found
 
 
-def all_retries(client: AdminClient) -> list[Retries]:
-    """Return the retries of all groups."""
-    existing = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
-    configs = topic_configs(client, sorted(name for name in existing if not is_internal(name)))
+def all_retries(reader: TopicReader, names: Iterable[str] | None = None) -> list[Retries]:
+    """Return the retries of all groups.
+
+    Args:
+        names: of the topics to look at; None for all that the reader may see.
+    """
+    names = reader.topics() if names is None else names
+    configs = reader.configs(sorted(name for name in names if not is_internal(name)))
     found = (_retries(name, each, configs) for name, each in configs.items())
     return sorted((each for each in found if each is not None), key=lambda each: (each.group, each.topic))
 
@@ -122,5 +102,6 @@ def _retries(
         int(configs[RETRY_MAX]),
         configs[RETRY_ENABLE].lower() == "true",
         configs[RETRY_ORDERED].lower() == "true",
+        configs.get(RETRY_ORDERED_BY_KEY, "").lower() == "true",
         fault,
     )

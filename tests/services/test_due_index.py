@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from appliance.delivery.waiting import Origin
+from appliance.services.due_index import RUN_RECORDS, SUFFIX, DueIndex
+from appliance.services.due_keys import NOTHING, Batches, Key, fingerprint_of
+
+NOW_MS = 1_800_000_000_000
+
+
+def filled(
+    directory: Path | None, entries: list[Key], *, read: int = 7, runs: int = 0, frontier: Key = NOTHING
+) -> DueIndex:
+    """Return an index of entries whose offsets ascend, `read` of them at a time; `runs`: write so many files."""
+    index = DueIndex(directory, "x")
+    list(index.load(0, 0))
+    writes = {len(entries) * (number + 1) // (runs + 1) // read * read for number in range(runs)}
+    for at in range(0, len(entries), read):
+        if at in writes:
+            index.write(frontier)
+        some = entries[at : at + read]
+        index.add(
+            some[-1][1] + 1,
+            [due for due, _ in some],
+            [offset for _, offset in some],
+            [(fingerprint_of(UUID(int=1), 0, b"%d" % (offset % 50)), due, offset) for due, offset in some],
+            newest_ms=NOW_MS,
+            batches={(UUID(int=1), 0, Origin(5, 0, at)): some[-1][1]},
+        )
+        index.check()
+    return index
+
+
+def all_of(index: DueIndex, key: Key = NOTHING, *, count: int = 10) -> list[Key]:
+    found: list[Key] = []
+    while True:
+        dues, offsets = index.next(key, count)
+        if not len(dues):
+            return found
+        assert len(dues) <= count
+        found += zip(dues.tolist(), offsets.tolist(), strict=True)
+        key = found[-1]
+
+
+@pytest.mark.parametrize("runs", [0, 1, 5])
+@pytest.mark.parametrize("dues", [3, 100_000], ids=["many-at-once", "spread"])
+def test_entries_come_in_due_order_whatever_run_they_are_in(tmp_path: Path, runs: int, dues: int) -> None:
+    rng = random.Random(5)
+    entries = [(NOW_MS + rng.randrange(dues), offset) for offset in range(0, 3_000, 2)]
+    index = filled(tmp_path, entries, runs=runs)
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == runs
+    assert all_of(index) == sorted(entries)
+    middle = sorted(entries)[700]
+    assert all_of(index, middle, count=64) == [each for each in sorted(entries) if each > middle]
+    assert index.waiting(middle) == len(entries) - 701
+    waiting = [offset for due, offset in entries if (due, offset) > middle]
+    assert index.oldest(middle, precisely=True) == min(waiting)
+    assert index.oldest(middle) <= min(waiting)
+
+
+def test_files_are_taken_again_up_to_where_they_are_wanted(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset * 31 % 1_000, offset) for offset in range(2_100)]
+    filled(tmp_path, entries, runs=2)
+    index = DueIndex(tmp_path, "x")
+    batches: Batches = {}
+    for each in index.load(0, 1_500):  # the third part was in memory, and the second file ends at 1,400
+        batches |= each
+    index.check()
+    assert index.read_to == 1_400
+    assert all_of(index) == sorted(entries[:1_400])
+    assert max(batches.values()) == 1_399
+    index = DueIndex(tmp_path, "x")
+    list(index.load(0, 1_399))
+    assert index.read_to == 700
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "empty"])
+def test_a_damaged_file_is_no_index(tmp_path: Path, damage: str) -> None:
+    entries = [(NOW_MS + offset, offset) for offset in range(2_100)]
+    filled(tmp_path, entries, runs=2)
+    second = sorted(tmp_path.glob(f"*{SUFFIX}"))[1]
+    content = bytearray(second.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        second.unlink()
+    else:
+        second.write_bytes({"cut": bytes(content[:-9]), "flipped": bytes(content), "empty": b""}[damage])
+    index = DueIndex(tmp_path, "x")
+    list(index.load(0, 5_000))
+    index.check()
+    assert index.read_to == 700
+    assert all_of(index) == entries[:700]
+
+
+def test_files_that_do_not_reach_back_to_the_position_are_not_used(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset, offset) for offset in range(2_100)]
+    filled(tmp_path, entries, runs=2)
+    min(tmp_path.glob(f"*{SUFFIX}")).unlink()
+    index = DueIndex(tmp_path, "x")
+    list(index.load(10, 5_000))
+    assert (index.read_to, all_of(index)) == (0, [])
+    assert not list(tmp_path.glob(f"*{SUFFIX}"))
+
+
+def test_what_is_delivered_is_not_written_and_its_file_is_removed(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset, offset) for offset in range(210)]
+    index = filled(tmp_path, entries)
+    index.write(entries[99])
+    assert all_of(index) == entries[100:]
+    index.forget(entries[-2], before_ms=NOW_MS + 1)
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1
+    index.forget(entries[-1], before_ms=NOW_MS)
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1  # its batches can come again
+    index.forget(entries[-1], before_ms=NOW_MS + 1)
+    assert not list(tmp_path.iterdir())
+    index.check()
+
+
+def test_a_full_disk_keeps_what_is_in_memory(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset, offset) for offset in range(210)]
+    index = filled(tmp_path / "gone", entries)
+    with pytest.raises(OSError, match="gone"):
+        index.write(NOTHING)
+    assert all_of(index) == entries
+    (tmp_path / "gone").mkdir()
+    index.write(NOTHING)
+    assert (index.memory_entries, all_of(index)) == (0, entries)
+
+
+def test_ids_are_found_while_their_records_wait(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset * 7 % 100, offset) for offset in range(2_100)]
+    index = filled(tmp_path, entries, runs=2)
+    wanted = [fingerprint_of(UUID(int=1), 0, b"7"), fingerprint_of(UUID(int=1), 1, b"7")]
+    found = index.find(wanted, NOTHING)
+    assert {which for which, _ in found} == {0}
+    assert sorted(offset for _, (_, offset) in found) == list(range(7, 2_100, 50))
+    frontier = (NOW_MS + 50, 0)
+    assert {key for _, key in index.find(wanted, frontier)} == {key for _, key in found if key > frontier}
+
+
+def test_the_end_of_a_log_that_was_lost_is_forgotten(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset, offset) for offset in range(2_100)]
+    index = filled(tmp_path, entries, runs=2)
+    index.cut(1_399)
+    index.check()
+    assert (index.read_to, all_of(index)) == (700, entries[:700])
+
+
+def test_memory_is_bounded_by_a_run(tmp_path: Path) -> None:
+    index = DueIndex(tmp_path, "x")
+    list(index.load(0, 0))
+    for at in range(0, RUN_RECORDS, 4_096):
+        assert not index.is_full
+        dues = list(range(at, at + 4_096))
+        index.add(at + 4_096, dues, dues, [], newest_ms=0, batches={})
+    assert index.is_full
+    index.write(NOTHING)
+    assert (index.is_full, index.memory_entries, len(index)) == (False, 0, RUN_RECORDS)
