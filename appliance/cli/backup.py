@@ -241,8 +241,7 @@ def verify(*, target: str, id: str | None, as_json: bool) -> int:
 def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups, and files that no backup needs.
 
-    The command asks for confirmation; without a terminal it requires --yes. If TARGET is a directory, it refuses
-    while a backup into it runs. An object store has no such lock: do not prune it meanwhile.
+    The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
     """
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from appliance.control.backup.manifest import BACKUPS, DATA
+from appliance.control.backup.target import open_target
 from appliance.control.supervisor.main import EXIT_REFUSED
 from appliance.protocol.records.record import Record, encode_batch
 from tests.cli.command import appliance, environment
@@ -397,8 +399,12 @@ def test_refusals(broker: Appliance, tmp_path: Path) -> None:
     )
 
 
-def test_by_bootstrap_to_an_object_store_and_back(broker: Appliance, tmp_path: Path) -> None:
+def test_by_bootstrap_to_an_object_store_and_back(
+    broker: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyarrow")
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     with s3_server(tmp_path) as server:
         urlopen(Request(f"http://{server}/backups", method="PUT"), timeout=30).close()
         place = f"s3://backups/here?endpoint_override={server}&scheme=http&region=here"
@@ -407,6 +413,14 @@ def test_by_bootstrap_to_an_object_store_and_back(broker: Appliance, tmp_path: P
         )
         second = take(broker, place, more=CREDENTIALS)
         assert second["copied_bytes"] < first["copied_bytes"] / 2
+        holder = open_target(place, writes=True)
+        try:
+            for command in (("backup", broker.data_dir, place), ("backup", "prune", place, "--keep=1", "-y")):
+                refused = appliance(*command, more=CREDENTIALS)
+                assert refused.code == 1
+                assert f"process {os.getpid()} on host" in refused.errors
+        finally:
+            holder.close()
         appliance("backup", "verify", place, more=CREDENTIALS).succeeded()
         appliance("restore", place, tmp_path / "restored", more=CREDENTIALS).succeeded()
         pruned = appliance("backup", "prune", place, "--keep", "1", "--yes", more=CREDENTIALS).succeeded()

@@ -151,8 +151,14 @@ class _Taking:
             version=TREE_VERSION if cut.metadata_file == TREE else VERSION,
         )
         self._target.flush()
+        self._target.check()
         self._target.write(manifest_path(self._id), [encode(manifest)])
         self._target.flush()
+        try:
+            self._target.check()  # a prune may have removed pieces meanwhile if it took this command for dead
+        except StorageFault:
+            self._target.remove(manifest_path(self._id))
+            raise
         return manifest
 
     def _cut(self, lease: BackupLease) -> tuple[Cut, list[tuple[CutPartition, list[SourceFile], bytes]]]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from appliance.control.backup.claim import Claim
 from appliance.control.backup.manifest import BACKUPS, DATA, id_of, is_object_path
 from appliance.errors import OperatorFault, StorageFault
 from appliance.extras import need
@@ -50,6 +51,9 @@ class Target(Protocol):
     def flush(self) -> None:
         """Force everything that was written to the disk."""
 
+    def check(self) -> None:
+        """Raises StorageFault if others may write into the target by now."""
+
     def close(self) -> None:
         """Let others use the target."""
 
@@ -61,7 +65,9 @@ def open_target(place: str, *, writes: bool) -> Target:
         OperatorFault: it holds something else, another backup is writing to it, or a package is missing.
         StorageFault: it cannot be reached.
     """
-    return ObjectTarget(place) if "://" in place else DirectoryTarget(Path(place), writes=writes)
+    if "://" in place:
+        return ObjectTarget(place, writes=writes)
+    return DirectoryTarget(Path(place), writes=writes)
 
 
 class DirectoryTarget:
@@ -165,6 +171,9 @@ class DirectoryTarget:
             if (self._path / BACKUPS).is_dir():
                 sync_directory(self._path / BACKUPS)
 
+    def check(self) -> None:
+        """The lock of the kernel lasts as long as this process."""
+
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
@@ -184,11 +193,14 @@ class DirectoryTarget:
 
 
 class ObjectTarget:
-    """An object store, such as `s3://bucket/backups?region=here`. Credentials come from the environment."""
+    """An object store, such as `s3://bucket/backups?region=here`. Credentials come from the environment.
 
-    __slots__ = ("_files", "_place", "_root")
+    One process at a time writes into it (claim.py).
+    """
 
-    def __init__(self, place: str) -> None:
+    __slots__ = ("_claim", "_files", "_place", "_root")
+
+    def __init__(self, place: str, *, writes: bool) -> None:
         need("pyarrow", needed_by="a backup in an object store")
         from pyarrow import fs
 
@@ -199,6 +211,7 @@ class ObjectTarget:
             raise OperatorFault(f"{self._place}: {error}") from error
         self._files: Any = files
         self._root = root.rstrip("/")
+        self._claim = Claim(self._files, self._root, self._place) if writes else None
 
     @property
     def shown(self) -> str:
@@ -248,8 +261,14 @@ class ObjectTarget:
     def flush(self) -> None:
         """An object is stored when its stream is closed."""
 
+    def check(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
+
     def close(self) -> None:
-        """Nothing is held."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def _make_directory(self, path: str) -> None:
         if self._files.type_name in ("local", "hdfs"):

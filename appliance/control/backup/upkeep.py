@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from appliance.control.backup.manifest import (
     BACKUPS,
@@ -18,6 +19,9 @@ from appliance.control.backup.manifest import (
 )
 from appliance.control.backup.target import Target
 from appliance.errors import CorruptFile, OperatorFault
+
+CHECK_EVERY: Final = 100
+"""Objects that `prune` removes between two looks at its right to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,13 @@ def prune(target: Target, keep: int) -> tuple[list[str], int]:
         return [], 0
     removed, kept = every[: max(0, len(every) - keep)], every[max(0, len(every) - keep) :]
     needed = {piece.path for id in kept for piece in read_manifest(target, id).pieces()}
+    target.check()
     for id in removed:
         target.remove(manifest_path(id))
     target.flush()
     orphans = [path for path in target.names(DATA) if path not in needed and is_object_path(path)]
-    for path in orphans:
+    for number, path in enumerate(orphans):
+        if number % CHECK_EVERY == 0:
+            target.check()
         target.remove(path)
     return removed, len(orphans)
