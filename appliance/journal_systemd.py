@@ -19,14 +19,15 @@ import socket
 import struct
 from typing import Any, Final
 
-from appliance.journal_events import described
+from appliance.journal_catalog import message_id
+from appliance.journal_events import OTHER, described
 from appliance.journal_line import PRIORITIES, one_line
 
 SOCKET: Final = "/run/systemd/journal/socket"
 IDENTIFIER: Final = "appliance"
 TRACE_LENGTH_MAX: Final = 32_768
 _LENGTH: Final = struct.Struct("<Q")
-_OWN_NAMES: Final = frozenset({"MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER"})
+_OWN_NAMES: Final = frozenset({"MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER"})
 
 
 def opened(role: str, formatter: logging.Formatter | None) -> JournalHandler | None:
@@ -127,6 +128,8 @@ class JournalHandler(logging.Handler):
             "APPLIANCE_EVENT": event,
             "APPLIANCE_PROCESS": self._role,
         }
+        if event != OTHER:
+            fields["MESSAGE_ID"] = message_id(event)
         for name, value in values.items():
             if (upper := name.upper()) not in _OWN_NAMES:
                 fields[upper] = one_line(value) if isinstance(value, str) else value

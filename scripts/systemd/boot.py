@@ -154,6 +154,7 @@ def _install(build: Path, old: Path) -> None:
         ("sysusers.conf", "etc/sysusers.d", "appliance.conf"),
         ("tmpfiles.conf", "etc/tmpfiles.d", "appliance.conf"),
         ("zookeeper.conf", "opt/appliance", "zookeeper.conf"),
+        ("appliance.catalog", "usr/lib/systemd/catalog", "appliance.catalog"),
     ):
         (root / folder).mkdir(parents=True, exist_ok=True)
         shutil.copy2(deploy / name, root / folder / called)

@@ -284,7 +284,7 @@ def control_group() -> str:
 
 
 def journal_fields() -> str:
-    """lines in the journal have priority, identifier and unit, and no prefix"""
+    """lines in the journal have priority, identifier, unit and an explanation, and no prefix"""
     pid = processes()["netproc 0"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: processes().get("netproc 0", pid) != pid, "netproc is back")
@@ -297,6 +297,12 @@ def journal_fields() -> str:
     assert killed["_SYSTEMD_UNIT"] == UNIT
     assert not [each for each in ours if re.match(r"<\d>", each["MESSAGE"])]
     assert {each["PRIORITY"] for each in ours if "running again" in each["MESSAGE"]} == {"6"}
+    run("journalctl", "--update-catalog")
+    chosen = (f"MESSAGE_ID={killed['MESSAGE_ID']}", f"PEER_PID={pid}")
+    explained = run("journalctl", "-x", "--no-pager", *chosen)
+    assert "A process died and was restarted" in explained, explained
+    assert f"netproc 0 (pid {pid})" in " ".join(explained.split()), explained
+    assert "@" not in explained, "each value was filled in"
     return f"{len(ours)} lines"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from appliance.journal_catalog import EXPLANATIONS, message_id
 from appliance.journal_events import EVENTS, RESERVED
+from scripts.log_catalog import catalog
 from scripts.log_lines import ROOT, TABLE_MARK, logged_lines, page
 
 _NAME = re.compile(r"[a-z]+(-[a-z]+)*")
@@ -60,3 +62,14 @@ def test_names_are_stable_words_and_differ() -> None:
 def test_page_shows_the_table() -> None:
     text = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
     assert text == page(text.partition(TABLE_MARK)[0]), "run: python -m scripts.log_lines docs/logs.md"
+
+
+def test_catalog_explains_events_that_there_are_with_their_values_and_is_written() -> None:
+    events = {event.name: event for event in EVENTS}
+    assert set(EXPLANATIONS) <= set(events)
+    for name, (subject, text) in EXPLANATIONS.items():
+        fields = set(re.findall(r"@([A-Z_]+)@", subject + text))
+        assert fields <= {field.upper() for field in events[name].fields}, name
+    assert len({message_id(name) for name in events}) == len(events)
+    written = (ROOT / "deploy" / "systemd" / "appliance.catalog").read_text(encoding="utf-8")
+    assert written == catalog(), "run: python -m scripts.log_catalog deploy/systemd/appliance.catalog"

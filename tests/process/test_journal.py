@@ -116,6 +116,16 @@ def fields_of(datagram: bytes) -> dict[str, str]:
     return found
 
 
+def test_each_event_has_a_message_id_that_stays_and_a_library_has_none(journald: socket.socket) -> None:
+    handler = JournalHandler("ioproc 0.0", None, path=journald.getsockname())
+    found = []
+    for line in (record("flush failed: %s", "EIO"), record("flush failed: no"), record("something happened")):
+        handler.emit(line)
+        found.append(fields_of(journald.recv(1 << 16)).get("MESSAGE_ID"))
+    handler.close()
+    assert found == ["b0a249b8d64d5fc0aa02c50f69b5a490", "b0a249b8d64d5fc0aa02c50f69b5a490", None]
+
+
 def test_systemds_journal_gets_fields(journald: socket.socket) -> None:
     handler = JournalHandler("ioproc 0.0", None, path=journald.getsockname())
     handler.emit(record("slot %d left the ISR of %s", 2, "orders-0", level=logging.ERROR))
@@ -126,6 +136,7 @@ def test_systemds_journal_gets_fields(journald: socket.socket) -> None:
         "SYSLOG_IDENTIFIER": "appliance",
         "APPLIANCE_EVENT": "isr-shrunk",
         "APPLIANCE_PROCESS": "ioproc 0.0",
+        "MESSAGE_ID": "f9cef3c8f094534c87db6387eb08717e",
         "SLOT": "2",
         "PARTITIONS": "orders-0",
     }
