@@ -90,7 +90,7 @@ def test_reading_under_changes_shows_one_moment(source: ZooKeeperStore, connect:
     changing = threading.Thread(target=change)
     changing.start()
     try:
-        seen = set()
+        seen: set[bytes] = set()
         while len(seen) < 3:
             try:
                 nodes = dict(read(connect))
