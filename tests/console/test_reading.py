@@ -49,25 +49,30 @@ class Slot:
         return ours
 
     def _serve(self, peer: socket.socket) -> None:
-        while size := peer.recv(4, socket.MSG_WAITALL):
-            frame = memoryview(size + peer.recv(struct.unpack(">i", size)[0], socket.MSG_WAITALL))
-            header = parse_request_header(frame, 4, len(frame))
-            request = parse_fetch(frame, header.body_position, len(frame), header.version)
-            (wanted,) = request.partitions
-            records = b""
-            for _, behind, content in self._batches:
-                if behind <= wanted.fetch_offset:
-                    continue
-                if records and len(records) + len(content) > wanted.max_bytes:
-                    break
-                records += content
-            self.fetched_bytes += len(records)
-            body = (
-                struct.pack(">iiih", header.correlation_id, 0, 1, len(TOPIC))
-                + TOPIC.encode()
-                + struct.pack(">iihqqii", 1, 0, 0, self.end, self.end, -1, len(records))
-            )
-            peer.sendall(struct.pack(">i", len(body) + len(records)) + body + records)
+        # The thread owns its end of the pair and closes it: closed by another thread, a read of it would fail.
+        with peer:
+            while size := peer.recv(4, socket.MSG_WAITALL):
+                self._answer(peer, size)
+
+    def _answer(self, peer: socket.socket, size: bytes) -> None:
+        frame = memoryview(size + peer.recv(struct.unpack(">i", size)[0], socket.MSG_WAITALL))
+        header = parse_request_header(frame, 4, len(frame))
+        request = parse_fetch(frame, header.body_position, len(frame), header.version)
+        (wanted,) = request.partitions
+        records = b""
+        for _, behind, content in self._batches:
+            if behind <= wanted.fetch_offset:
+                continue
+            if records and len(records) + len(content) > wanted.max_bytes:
+                break
+            records += content
+        self.fetched_bytes += len(records)
+        body = (
+            struct.pack(">iiih", header.correlation_id, 0, 1, len(TOPIC))
+            + TOPIC.encode()
+            + struct.pack(">iihqqii", 1, 0, 0, self.end, self.end, -1, len(records))
+        )
+        peer.sendall(struct.pack(">i", len(body) + len(records)) + body + records)
 
     def close(self) -> None:
         for each in self._peers:

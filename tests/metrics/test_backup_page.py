@@ -50,11 +50,11 @@ def test_a_backup_that_fails_says_so_in_the_file(tmp_path: Path) -> None:
     file, target = tmp_path / "backup.prom", tmp_path / "target"
     outcome = appliance("backup", tmp_path / "nothing", target, "--metrics", file)
     assert outcome.code == 1
-    assert "no data directory" in outcome.errors
+    assert "no such directory" in outcome.errors
     assert read(file.read_text(), str(target))[names.SUCCEEDED.name] == 0
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith("backup.prom")] == [
         "backup.prom"
     ]
     missing = appliance("backup", tmp_path / "nothing", target, "--metrics", tmp_path / "no" / "file")
-    assert "no data directory" in missing.errors
+    assert "no such directory" in missing.errors
     assert "metrics not written" in missing.errors
