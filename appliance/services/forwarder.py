@@ -151,7 +151,7 @@ class Forwarder:
         self._exact: list[ExactLane] = []
         self._runs_ns = 0
         self.cancellations = Cancellations(0)
-        self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
+        self._state_log = StateLog(partition, topics, logs, complain=complain, pause=self._pause)
         self._deliveries = Deliveries(
             topics,
             logs,
@@ -341,6 +341,10 @@ class Forwarder:
         deliveries, state = self._deliveries, self._state_log
         if state.is_writing:
             return
+        for lane in self._exact:
+            if lane.has_exceptions:
+                lane.has_exceptions = False
+                state.changed()
         if not state.is_written:
             self._write()
             return
@@ -368,7 +372,9 @@ class Forwarder:
             for lane in self._exact:
                 lane.written(exact[lane.level], now_ms=now_ms)
 
-        self._state_log.write(positions, self._deliveries.names(), written, exact=exact)
+        self._state_log.write(
+            positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
+        )
 
     def _write_runs(self) -> None:
         """Write what the indexes of exact levels have in memory, once it is much."""
