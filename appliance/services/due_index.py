@@ -462,7 +462,7 @@ def _read(path: Path, *, is_checked: bool = True) -> Run | None:
 
 
 def _batches_in(run: Run) -> Batches:
-    """Return the batches in the file of a run. None are known if they cannot be read: what is sent again counts twice."""
+    """Return the batches in the file of a run; none if it cannot be read any more."""
     assert run.path is not None
     try:
         with open(run.path, "rb") as file:

@@ -140,13 +140,14 @@ class LaneReader:
             return
         end = self._logs.high_watermark(place)
         if end < self._logs.log_end(place):
-            lane.catch_up_to = max(lane.catch_up_to, end)
-            return  # not all of it is committed yet: look again
+            # Not all of it is committed yet: look again. Nothing is delivered before the end is known to be there.
+            lane.catch_up_to = max(lane.catch_up_to, end, lane.known_end + 1 if end < lane.known_end else 0)
+            return
         self._measured.add(lane.level)
         if end < lane.known_end:
             self._say_lost(place, end, lane.known_end)
             lane.end_at(end)
-        lane.catch_up_to = max(lane.catch_up_to, end)
+        lane.catch_up_to = max(lane.known_end, end)
 
     def _take(self, lane: Lane, read: Read) -> None:
         if read.error == ErrorCode.OFFSET_OUT_OF_RANGE and read.log_start > lane.read_to:
@@ -216,9 +217,13 @@ class LaneReader:
             is_lost = [each for each in wanted if each < read.log_start or each >= read.high_watermark >= 0]
             for each in is_lost:
                 lane.lost(each)
+            if not is_lost:
+                self._pause()
         elif read.error:
             self._pause()
         else:
+            if not read.chunks:
+                self._pause()  # a new leader does not know yet that they are committed
             records, end = wanted_of(read, wanted)
             lane.loaded(records)
             found = {each.at for each in records}

@@ -164,16 +164,16 @@ def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp
         index.add(at + each, offsets, offsets, [], newest_ms=newest_ms, batches=batches)
         index.write(NOTHING)
     index = DueIndex(tmp_path, "x")
-    offsets = []
+    found = []
     tracemalloc.start()
     try:
         for some in index.load(0, 16 * each):
-            offsets.append((min(some.values()), max(some.values())))
+            found.append((min(some.values()), max(some.values())))
             some.clear()
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert offsets == [(at, at + each - 1) for at in range(old * each, 16 * each, each)]
+    assert found == [(at, at + each - 1) for at in range(old * each, 16 * each, each)]
     assert peak_bytes < 3 * each * 600
 
 
