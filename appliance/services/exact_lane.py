@@ -317,6 +317,11 @@ class ExactLane(Lane):
             return None  # others that are due before are being loaded
         return due_ms - self._correction_ms
 
+    @property
+    def complete_to_ms(self) -> int:
+        """Return up to when all entries are in the buffer, by the clock as it is set now."""
+        return self._bound[0] - self._correction_ms
+
     def pop(self) -> Entry:
         due_ms, offset, entry = heappop(self._buffer)
         self.buffered_bytes -= entry.size_bytes
