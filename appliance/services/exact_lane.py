@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 LOAD_RECORDS: Final = 2_000
 """So many records are loaded at once at most."""
+LOADED_BYTES_MAX: Final = 2 * BUFFER_BYTES
+"""A load that brings more is given up, and a smaller one follows: its records are larger than those before."""
 CORRECTIONS_MAX: Final = 1_000
 STRETCH_MS: Final = 10_000
 """Records with rising stamps over no more than this share an exception."""
@@ -73,6 +75,7 @@ class ExactLane(Lane):
         "_correction_ms",
         "_is_cut",
         "_late",
+        "_load_max",
         "_loading",
         "_loading_to",
         "_record_bytes",
@@ -112,6 +115,7 @@ class ExactLane(Lane):
         self.has_exceptions = False
         """Whether a state record should say what `_judge` has found since this was last made false."""
         self._record_bytes = ENTRY_BYTES
+        self._load_max = LOAD_RECORDS
         for batches in index.load(position, frontier.read_to):
             self._remember(batches)
         self.read_to = index.read_to
@@ -150,6 +154,7 @@ class ExactLane(Lane):
         self.catch_up_to = max(self.catch_up_to, offset)
 
     def end_at(self, offset: int) -> None:
+        self._drop_load()  # what it names behind the last run file is read on, too, and must not come twice
         self.index.cut(offset)
         self.read_to = min(self.read_to, self.index.read_to)
         self.catch_up_to = min(self.catch_up_to, offset)
@@ -269,7 +274,7 @@ class ExactLane(Lane):
     @property
     def _load_records(self) -> int:
         """How many records fill half a buffer, as far as the ones before say."""
-        return max(min(BUFFER_BYTES // 2 // self._record_bytes, LOAD_RECORDS), 1)
+        return max(min(BUFFER_BYTES // 2 // self._record_bytes, self._load_max), 1)
 
     def loaded(self, records: list[Stored]) -> None:
         """Take records that `to_load` has named, among others."""
@@ -281,6 +286,8 @@ class ExactLane(Lane):
                 self.found[stored.at] = stored
             else:
                 self._put((due_ms, stored.at), stored)
+        if self.buffered_bytes > LOADED_BYTES_MAX and self._loading_to != NOTHING and self._load_max > 1:
+            self._give_up_load()
         self._end_load()
 
     def lost(self, offset: int) -> None:
@@ -292,7 +299,21 @@ class ExactLane(Lane):
     def _end_load(self) -> None:
         if not self._loading and self._loading_to != NOTHING:
             self._bound, self._loading_to = max(self._bound, self._loading_to), NOTHING
+            self._load_max = min(2 * self._load_max, LOAD_RECORDS)
             self._evict()
+
+    def _give_up_load(self) -> None:
+        """Take out what was loaded, and load fewer records next time."""
+        self._load_max = max(min(self._load_records, self._load_max) // 4, 1)
+        self._drop_load()
+
+    def _drop_load(self) -> None:
+        """Keep what the buffer had before; the index has the others."""
+        self._loading = dict.fromkeys(self._loading.keys() & self.wanted, 0)
+        self._loading_to = NOTHING
+        self._buffer = [each for each in self._buffer if _key_of(each) <= self._bound]
+        heapify(self._buffer)
+        self.buffered_bytes = sum(each[2].size_bytes for each in self._buffer)
 
     # What is due
 
@@ -308,6 +329,11 @@ class ExactLane(Lane):
         if (due_ms, offset) > self._bound:
             return None  # others that are due before are being loaded
         return due_ms - self._correction_ms
+
+    @property
+    def complete_to_ms(self) -> int:
+        """Return up to when all entries are in the buffer, by the clock as it is set now."""
+        return self._bound[0] - self._correction_ms
 
     def pop(self) -> Entry:
         due_ms, offset, entry = heappop(self._buffer)
