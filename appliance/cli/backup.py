@@ -79,7 +79,7 @@ def create(
     host, as the appliance's own user or as root.
     """
     from appliance.control.backup.take import take_backup
-    from appliance.control.backup.target import open_target
+    from appliance.control.backup.target import directory_of, open_target
     from appliance.control.backup.upkeep import prune
     from appliance.metrics.backup_page import Success
 
@@ -88,13 +88,12 @@ def create(
     place = places[-1]
     with _measured(metrics_file, place) as successes:
         data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
-        if "://" not in place:
-            _refuse_inside(Path(place), data_dir)
-        target = open_target(place, writes=True)
+        directory = directory_of(place)
+        if directory is not None:
+            _refuse_inside(directory, data_dir)
+        target = open_target(place, writes=True, say=_say)
         try:
-            taken = take_backup(
-                data_dir, target, zookeeper=zookeeper, say=lambda text: click.echo(text, err=True)
-            )
+            taken = take_backup(data_dir, target, zookeeper=zookeeper, say=_say)
             manifest = taken.manifest
             successes.append(
                 Success(taken.elapsed_s, manifest.length_bytes, taken.copied_bytes, len(manifest.partitions))
@@ -115,6 +114,10 @@ def create(
     for id in removed:
         click.echo(f"removed backup {id}")
     return 0
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @contextmanager
@@ -139,10 +142,11 @@ def _measured(file: Path | None, place: str) -> Iterator[list[Success]]:
 
 
 def _write_metrics(file: Path, place: str, success: Success | None) -> StorageFault | None:
+    from appliance.control.backup.target import shown_place
     from appliance.log.checkpoint import replace_file
     from appliance.metrics.backup_page import backup_page
 
-    target = place.partition("?")[0]
+    target = shown_place(place)
     try:
         before = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -246,7 +250,7 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune
 
-    place = open_target(target, writes=True)
+    place = open_target(target, writes=True, say=_say)
     try:
         if not yes:
             going = ids(place)[:-keep]
