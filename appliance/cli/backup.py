@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.confirming import require_yes, yes_option
+from appliance.cli.ended_by_signal import ends_by_signal
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.errors import OperatorFault, StorageFault
@@ -86,7 +87,7 @@ def create(
     if len(places) > 2:
         raise click.UsageError("give DATA_DIR and TARGET, or TARGET alone")
     place = places[-1]
-    with _measured(metrics_file, place) as successes:
+    with ends_by_signal(), _measured(metrics_file, place) as successes:
         data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
         directory = directory_of(place)
         if directory is not None:
@@ -250,8 +251,7 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
     from appliance.control.backup.target import open_target
     from appliance.control.backup.upkeep import ids, prune
 
-    place = open_target(target, writes=True, say=_say)
-    try:
+    with ends_by_signal(), closing(open_target(target, writes=True, say=_say)) as place:
         if not yes:
             going = ids(place)[:-keep]
             require_yes(
@@ -262,8 +262,6 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
                 names=going,
             )
         removed, objects = prune(place, keep)
-    finally:
-        place.close()
     if as_json:
         print_json({"removed": removed, "files": objects})
     else:

@@ -7,12 +7,17 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from appliance.control.backup import metadata_sources
 from appliance.control.backup.cut import opened
 from appliance.control.backup.manifest import BACKUPS
 from appliance.control.backup.restore import restore
@@ -26,6 +31,7 @@ from appliance.log.partition_metadata import write_topic_id
 from appliance.log.partition_state import STATE, Mode, PartitionState, StateFile
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.sasl.salt_secret import FILE as SALT_SECRET
+from tests.cli.command import environment
 
 TOPIC_ID = UUID(int=7)
 META = b"version=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\n"
@@ -241,6 +247,42 @@ def test_link_to_a_file_of_others_is_not_followed(data_dir: Path, tmp_path: Path
     (data_dir / name).symlink_to(shadow)
     with pytest.raises(StorageFault):
         take(data_dir, tmp_path / "target")
+
+
+def test_metadata_that_somebody_locks_are_named(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_sources, "BUSY_S", 0.01)
+    monkeypatch.setattr(metadata_sources, "PATIENCE_S", 0.1)
+    with locked(data_dir / "metadata.db"), pytest.raises(StorageFault, match="was locked by another process"):
+        take(data_dir, tmp_path / "target")
+    take(data_dir, tmp_path / "target")
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(database, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def test_backup_that_its_service_manager_ends_cleans_up(data_dir: Path, tmp_path: Path) -> None:
+    """SIGTERM at any moment: here while it waits for the metadata."""
+    page = tmp_path / "page.prom"
+    places = map(str, (data_dir, tmp_path / "target", "--metrics", page))
+    command = [sys.executable, "-m", "appliance", "backup", *places]
+    with locked(data_dir / "metadata.db"):
+        running = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 30
+        while not (data_dir / ".lock").exists():
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        running.terminate()
+        _, errors = running.communicate(timeout=30)
+    assert running.returncode > 0, "it ended by itself"
+    assert "Traceback" not in errors
+    assert "appliance_backup_succeeded" in page.read_text()
 
 
 def test_stopped_appliance_stays_stopped_during_the_backup(data_dir: Path) -> None:
