@@ -248,9 +248,12 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
 
     The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
     """
-    from appliance.control.backup.target import open_target
+    from appliance.control.backup.target import directory_of, open_target
     from appliance.control.backup.upkeep import ids, prune
 
+    directory = directory_of(target)
+    if directory is not None and not directory.is_dir():
+        raise OperatorFault(f"{directory}: no such directory")
     with ends_by_signal(), closing(open_target(target, writes=True, say=_say)) as place:
         if not yes:
             going = ids(place)[:-keep]
