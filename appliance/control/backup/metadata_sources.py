@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from appliance.control.backup.manifest import METADATA, TREE
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
+from appliance.control.backup.zookeeper_client import end_client, reading_client, split_address
 from appliance.control.backup.zookeeper_tree import encode_tree
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.znode_tree import CLUSTER_ID, WRITERS, ZOOKEEPERS_OWN, ClusterIdRecord, decode
@@ -113,7 +113,7 @@ class ZooKeeperMetadata:
     def __init__(self, connect: str) -> None:
         need("kazoo", needed_by="a backup of metadata in ZooKeeper")
         self._connect = connect
-        self._hosts, self._root = split_connect(connect)
+        self._hosts, self._root = split_address(connect)
         self._client: Any = None
         self.file = TREE
 
