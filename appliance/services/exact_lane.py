@@ -73,6 +73,7 @@ class ExactLane(Lane):
         "_buffer",
         "_committed",
         "_correction_ms",
+        "_has_news",
         "_is_cut",
         "_late",
         "_load_max",
@@ -84,7 +85,6 @@ class ExactLane(Lane):
         "catch_up_to",
         "corrections",
         "frontier",
-        "has_exceptions",
         "index",
     )
 
@@ -112,8 +112,7 @@ class ExactLane(Lane):
         self._loading: dict[int, int] = {}
         self._loading_to: Key = NOTHING
         self._is_cut = False
-        self.has_exceptions = False
-        """Whether a state record should say what `_judge` has found since this was last made false."""
+        self._has_news = False
         self._record_bytes = ENTRY_BYTES
         self._load_max = LOAD_RECORDS
         for batches in index.load(position, frontier.read_to):
@@ -397,7 +396,7 @@ class ExactLane(Lane):
         corrections, after_ms = self.corrections, self._correction_at(offset + 1)
         if len(corrections) >= CORRECTIONS_MAX:
             return  # the record waits for longer
-        self.has_exceptions = True
+        self._has_news = True
         place = bisect_right(corrections, offset, key=_offset_of)
         if place and corrections[place - 1][0] == offset:
             place -= 1
@@ -422,6 +421,11 @@ class ExactLane(Lane):
             corrections.append((at, self._correction_ms))
         else:  # the clock does not stand still; older records wait a little longer
             corrections[-1] = corrections[-1][0], self._correction_ms
+
+    def take_news(self) -> bool:
+        """Return whether exceptions were found since the last call, so that a state record should say them."""
+        news, self._has_news = self._has_news, False
+        return news
 
     def _forget_corrections(self) -> None:
         corrections = self.corrections

@@ -182,9 +182,7 @@ class Forwarder:
         self._reader.begin_turn()
         self._look_at_clock()
         before = None
-        while (
-            before is not self.state
-        ):  # no answer arrives between two states, so nothing else would wake the process
+        while before is not self.state:  # no answer between two states would wake the process
             before = self.state
             self._step()
 
@@ -343,10 +341,8 @@ class Forwarder:
         deliveries, state = self._deliveries, self._state_log
         if state.is_writing:
             return
-        for lane in self._exact:
-            if lane.has_exceptions:
-                lane.has_exceptions = False
-                state.changed()
+        if any(lane.take_news() for lane in self._exact):
+            state.changed()
         if not state.is_written:
             self._write()
             return
