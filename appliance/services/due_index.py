@@ -40,6 +40,8 @@ RUN_RECORDS: Final = 65_536
 """The records of a run file: 16 bytes each, 40 with an id."""
 MEMORY_MAX: Final = 4 * RUN_RECORDS
 """So many entries are kept in memory at most, while the disk is full."""
+CATCH_UP_MAX: Final = 16 * MEMORY_MAX
+"""The same before anything is delivered: a start must know all entries, and can wait for the disk with fewer only."""
 PIECE_MIN: Final = 64
 SUFFIX: Final = ".run"
 UNFINISHED: Final = ".new"
@@ -251,6 +253,11 @@ class DueIndex:
     def has_room(self) -> bool:
         """Whether more may be read. If not, the files cannot be written."""
         return self.memory_entries < MEMORY_MAX
+
+    @property
+    def may_catch_up(self) -> bool:
+        """Whether more may be read before the first delivery."""
+        return self.memory_entries < CATCH_UP_MAX
 
     @property
     def is_full(self) -> bool:

@@ -134,7 +134,7 @@ class ExactLane(Lane):
     @property
     def has_room(self) -> bool:
         """Everything is read at once, because what comes last can be due first."""
-        return self.index.has_room
+        return self.index.has_room if self.has_caught_up else self.index.may_catch_up
 
     def begin_at(self, offset: int) -> None:
         if offset > self.read_to:
