@@ -346,7 +346,9 @@ def test_a_start_without_room_on_the_disk_reads_a_bounded_number_of_records(tmp_
     lane = house.lane
     lane.catch_up_to = CATCH_UP_MAX + 1
     numbers = list(range(CATCH_UP_MAX))
-    lane.index.add(CATCH_UP_MAX - 1, numbers[:-1], numbers[:-1], [], newest_ms=NOW_MS, batches={})
+    lane.index.add(
+        CATCH_UP_MAX - 1, numbers[:-1], numbers[:-1], [], topics=numbers[:-1], newest_ms=NOW_MS, batches={}
+    )
     assert lane.has_room
-    lane.index.add(CATCH_UP_MAX, [NOW_MS], [CATCH_UP_MAX - 1], [], newest_ms=NOW_MS, batches={})
+    lane.index.add(CATCH_UP_MAX, [NOW_MS], [CATCH_UP_MAX - 1], [], topics=[0], newest_ms=NOW_MS, batches={})
     assert not lane.has_room
