@@ -39,8 +39,10 @@ _PICKER_OPTIONS: Final = {
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",  # a record that is gone leaves nothing to show
     "fetch.wait.max.ms": 10,
-    "fetch.message.max.bytes": 16_384,
+    # A batch of the internal topics fits. Only the first partition of an answer gets a larger one.
+    "fetch.message.max.bytes": 2 << 20,
     "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 1,
 }
 _WRITER_OPTIONS: Final = {"enable.idempotence": True, "linger.ms": 5, "message.max.bytes": 8 << 20}
 
