@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from appliance.clock import NS_PER_MS, Clock
 from appliance.delivery.levels import TRANSACTIONS
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
@@ -37,6 +38,7 @@ class LaneReader:
     """
 
     __slots__ = (
+        "_clock",
         "_complain",
         "_ends",
         "_is_reading",
@@ -57,6 +59,7 @@ class LaneReader:
         topics: DelayTopics,
         logs: PartitionAccess,
         *,
+        clock: Clock,
         look_at_clock: Callable[[], int],
         complain: Callable[[str], object],
         pause: Callable[[], None],
@@ -64,6 +67,7 @@ class LaneReader:
         self._partition = partition
         self._topics = topics
         self._logs = logs
+        self._clock = clock
         self._look_at_clock = look_at_clock
         self._complain = complain
         self._pause = pause
@@ -183,12 +187,13 @@ class LaneReader:
         if not lane.has_caught_up and not isinstance(lane, ExactLane):
             self._end_lane(lane, read)
         now_ms = self._look_at_clock()  # a lane must know of a step before it takes what was stored since
+        uptime_ms = self._clock.monotonic_ns() // NS_PER_MS
         for batch in stored_of(read):
             if batch.next_offset > read.end or not self._may_take(lane):
                 break
             if batch.next_offset > lane.read_to:
                 lane.unread += batch.unread
-            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
+            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms, uptime_ms=uptime_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
 

@@ -50,6 +50,7 @@ LEVELS = ("5s", "10s")
 EXACT_LEVELS = ("10s", "1m", "1h")
 
 Name = tuple[str, int]
+_NO_ORIGIN = Origin()
 
 
 class Logs:
@@ -207,6 +208,7 @@ class Delivering:
         names: tuple[bytes, ...] = (),
         first_offset: int = 0,
         headers: tuple[tuple[str, bytes | None], ...] = (),
+        origin: Origin = _NO_ORIGIN,
     ) -> None:
         """Store records that are due in `due_in_ms`, in one batch. `names`: their ids."""
         now_ms = self.clock.now_ms()
@@ -215,7 +217,7 @@ class Delivering:
         for at, value in enumerate(values):
             record = Record(value, headers=((ID, names[at]),) if names else headers)
             due_ms = now_ms + due_in_ms
-            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, Origin(), record))
+            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, origin, record))
         log.append(memoryview(encode_batch([each.to_record(now_ms) for each in made])), leader_epoch=0)
 
     def _cancellation(self, name: bytes, offset: int) -> Record:
