@@ -22,6 +22,7 @@ from typing import Final
 
 from appliance.schemas.decoder import Decoded
 from appliance.schemas.faults import NoSchema, Undecodable
+from appliance.schemas.nesting import json_depth
 
 FORMS: Final = ("auto", "json", "text", "hex", "avro", "protobuf")
 _BY_SCHEMA: Final = frozenset({"auto", "avro", "protobuf"})
@@ -99,7 +100,7 @@ def _json(data: bytes) -> str | None:
         return None
     try:
         text = data.decode()
-        if _depth(text) > JSON_DEPTH_MAX:
+        if json_depth(text) > JSON_DEPTH_MAX:
             return None
         json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -132,17 +133,6 @@ def _indented(text: str) -> str:
         elif token == ":":
             out.append(" ")
     return "".join(out)
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        if character in "{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "}]":
-            depth -= 1
-    return deepest
 
 
 def _text(data: bytes, *, is_cut: bool) -> str | None:
