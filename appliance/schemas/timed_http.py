@@ -1,7 +1,7 @@
 """GET of an address that has a certain time for its whole answer, however slowly the bytes of it come.
 
-Timeouts of the standard library count from one byte to the next. A server that sends a byte every two seconds would hold
-a thread for hours. No redirect is followed, and no proxy of the environment is used.
+Timeouts of the standard library count from one byte to the next. A server that sends a byte every two seconds would
+hold a thread for hours. No redirect is followed, and no proxy of the environment is used.
 """
 
 from __future__ import annotations

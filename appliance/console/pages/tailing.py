@@ -71,6 +71,7 @@ def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
                 records, skipped = [], 0  # a slot restarts; the next round asks again
             if skipped:
                 yield event("skipped", skipped)
+            visit.begin_round()
             for each in records:
                 record = each.record
                 key = visit.shown(record.key, topic=name, part="key", bytes_max=TAIL_BYTES_MAX)
