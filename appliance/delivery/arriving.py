@@ -20,8 +20,8 @@ from uuid import UUID
 from appliance.delivery.due import AT, CANCEL, DELAY, DIGITS_MAX, ID, ID_BYTES_MAX, TIMESTAMP_NEAR_MS
 from appliance.delivery.levels import Levels
 from appliance.delivery.waiting import HEADER, VERSION, Origin, Waiting
-from appliance.protocol.records.record import Record
-from appliance.protocol.records.varint import read_varint, write_varint
+from appliance.protocol.records.record import Record, record_beginning
+from appliance.protocol.records.varint import read_varint, varint_bytes, write_varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -42,30 +42,7 @@ _UNSET: Final = -2
 _NO_NUMBER: Final = -1
 _LENGTH_BYTES: Final = 5
 """What the length of a record takes at most."""
-_PREPARED: Final = 1_024
-
-
-def _made_varint(value: int) -> bytes:
-    out = bytearray()
-    write_varint(out, value)
-    return bytes(out)
-
-
-_VARINTS: Final = [_made_varint(value) for value in range(_PREPARED)]
-_BEGINNINGS: Final = [b"\0\0" + each for each in _VARINTS]
-"""What stands between the length of a record and its tail: attributes, timestamp delta and offset delta."""
-
-
-def _varint(value: i64) -> bytes:
-    """Return a number from 0 as a varint."""
-    return _VARINTS[value] if value < _PREPARED else _made_varint(value)
-
-
-def _beginning(number: i64) -> bytes:
-    return _BEGINNINGS[number] if number < _PREPARED else b"\0\0" + _made_varint(number)
-
-
-_ADDED: Final = _made_varint(len(_HEADER)) + _HEADER
+_ADDED: Final = varint_bytes(len(_HEADER)) + _HEADER
 """The name of the header that is added, with its length; its value ends the record."""
 
 
@@ -181,7 +158,7 @@ def read_delayed(  # noqa: PLR0912, PLR0917 - one pass over the bytes of each re
         return None
     if at_ms - now_ms > delay_ms_max or (needs_key and is_keyless):
         return UNUSUAL
-    tail = b"".join([data[key_at:headers_at], _varint(count + 1), data[first_at:end], _ADDED])
+    tail = b"".join([data[key_at:headers_at], varint_bytes(count + 1), data[first_at:end], _ADDED])
     return Delayed(index, at_ms, wait_ms, False, timestamp_ms, tail)
 
 
@@ -255,16 +232,16 @@ class Pieces:
         Args:
             fields: the value of its header `__delayed`.
         """
-        fields_bytes = _varint(len(fields))
-        beginning = _beginning(self._count)
+        fields_bytes = varint_bytes(len(fields))
+        beginning = record_beginning(self._count)
         length: i64 = len(beginning) + len(tail) + len(fields_bytes) + len(fields)
         size: i64 = length + _LENGTH_BYTES
         if self._count and self._size_bytes + size > STORED_BYTES:
             self.end()
-            beginning = _beginning(0)
+            beginning = record_beginning(0)
             length = len(beginning) + len(tail) + len(fields_bytes) + len(fields)
         parts = self._parts
-        parts.append(_varint(length))
+        parts.append(varint_bytes(length))
         parts.append(beginning)
         parts.append(tail)
         parts.append(fields_bytes)
