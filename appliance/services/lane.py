@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import HANDED_BACK, Waiting
@@ -33,13 +33,16 @@ _MARK_MS: Final = 10_000
 _NO_RECORD: Final = Record(None)
 
 
-class Entry(NamedTuple):
+class Entry:
     """A record that waits: its offset in this log, and when it is due here, in ms since the epoch."""
 
-    offset: int
-    due_ms: int
-    stored: Stored
-    size_bytes: int
+    __slots__ = ("due_ms", "offset", "size_bytes", "stored")
+
+    def __init__(self, offset: int, due_ms: int, stored: Stored, size_bytes: int) -> None:
+        self.offset = offset
+        self.due_ms = due_ms
+        self.stored = stored
+        self.size_bytes = size_bytes
 
 
 class Lane:
@@ -127,7 +130,7 @@ class Lane:
         if last is not None:
             if (
                 stored.offset > last.offset
-                and origin == last.origin
+                and (origin is last.origin or origin == last.origin)
                 and stored.partition == last.partition
                 and stored.topic_id is last.topic_id
             ):
@@ -173,7 +176,8 @@ class Lane:
             return None
         latest_ms = now_ms + self.delay_ms
         if self.buffer[0].due_ms > latest_ms:
-            self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
+            for each in self.buffer:
+                each.due_ms = min(each.due_ms, latest_ms)
         return self.buffer[0].due_ms
 
     @property

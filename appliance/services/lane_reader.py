@@ -23,6 +23,8 @@ from appliance.services.lane import BUFFER_BYTES, Lane
 
 EXACT_BYTES: Final = 128 << 10
 """Of a read of an exact level: each takes the process for some milliseconds, in which it delivers nothing."""
+LEVEL_BYTES: Final = BUFFER_BYTES // 4
+"""Of a read of a level: about what has room in its buffer, where each record takes ENTRY_BYTES more."""
 SPARSE_BYTES: Final = 8 << 10
 LOADS_MAX: Final = 16
 _SPAN: Final = 500
@@ -156,7 +158,11 @@ class LaneReader:
         def take(read: Read) -> None:
             self._take(lane, read)
 
-        bytes_max = EXACT_BYTES if isinstance(lane, ExactLane) else BUFFER_BYTES
+        bytes_max = BUFFER_BYTES
+        if isinstance(lane, ExactLane):
+            bytes_max = EXACT_BYTES
+        elif lane.has_caught_up:
+            bytes_max = LEVEL_BYTES
         if not self.read(
             lane.level, place, lane.read_to, take, bytes_max=bytes_max, is_committed=is_committed
         ):
