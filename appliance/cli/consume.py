@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 from click.core import ParameterSource
@@ -16,9 +16,10 @@ from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, ope
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
+from appliance.cli.group_reading import GroupReader, Sink, Stop
 from appliance.cli.options import client_options
 from appliance.cli.output import TerminalSink
-from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
+from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, partitions_of, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
 
@@ -142,6 +143,8 @@ def consume(
 
     Without --group the command joins no group and commits nothing. With --group the command commits
     records after it has printed them. After a crash, some records may be printed twice, and none is lost.
+    Without --follow, a member of a group ends when the group has read all records that existed at the start, also
+    those in partitions of other members. It exits with 1 if other members hold unread records and make no progress.
     """
     start = parse_place(place)
     if to is None and any(each is not None for each in (output, file_columns, text)):
@@ -186,22 +189,28 @@ def consume(
         # The end of a compacted or transactional partition shows only in an empty answer.
         "fetch.wait.max.ms": 500 if follow else 50,
     }
-    if group is not None:
-        options |= {
-            "group.id": group,
-            "enable.auto.commit": True,
-            "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
-        }
     with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as opened_sink:
         sink = _shown_on(opened_sink, is_text=output is None and not as_json)
+        if group is not None:
+            options["auto.offset.reset"] = "latest" if start.anchor is Anchor.END else "earliest"
+            with Stop() as stop:
+                member = GroupReader(
+                    bootstrap, group, options=options, formatter=formatter, sink=sink, warn=_warn
+                )
+                try:
+                    topics = _named(member.topics, topic, is_regex=is_regex)
+                    member.read(topics, count=count, follows=follow, stop=stop)
+                finally:
+                    member.close()
+                stop.end()
+            return
         client = consumer(bootstrap, options)
         try:
-            topics = _topics(client, topic, is_regex=is_regex)
-            if group is not None:
-                _read_in_group(
-                    client, topics, Reader(client, formatter, None, sink), count=count, follow=follow
-                )
-                return
+            topics = _named(
+                lambda: asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics,
+                topic,
+                is_regex=is_regex,
+            )
             ends = _assign(client, topics, only, place=start, follow=follow)
             if ends:
                 Reader(client, formatter, None if follow else ends, sink).run(count)
@@ -235,18 +244,10 @@ def _formatter(
     return text_formatter(chosen, null_marker=null_marker, encode=encode)
 
 
-class Sink(Protocol):
-    """Where records are printed."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
 class Reader:
     """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
-    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink", "caught_up", "in_group")
+    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink")
 
     def __init__(
         self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: Sink
@@ -256,9 +257,6 @@ class Reader:
         self._ends = ends or {}
         self._follows = ends is None
         self._sink = sink
-        self.in_group = False
-        self.caught_up: set[Partition] = set()
-        """Partitions whose end was reached since their last record; only in a group."""
 
     def run(self, count: int | None) -> None:
         """Raises BrokerError where the broker refuses, or is silent for long while records are due."""
@@ -286,9 +284,6 @@ class Reader:
             batch += asked(lambda n=wanted: self._client.consume(n, timeout=0))  # type: ignore[misc]
         printed = [message for message in batch if self._take(message)]
         self._sink.flush()
-        if self.in_group:
-            for message in printed:
-                asked(lambda m=message: self._client.store_offsets(m))  # type: ignore[misc]
         return len(printed)
 
     def _take(self, message: Message) -> bool:
@@ -306,15 +301,12 @@ class Reader:
                 return False
             if offset + 1 == end:
                 del self._ends[place]
-        self.caught_up.discard(place)
         self._sink.write(self._formatter(message))
         return True
 
     def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:
         if error.code() == END_OF_PARTITION:
             self._ends.pop(place, None)
-            if self.in_group:
-                self.caught_up.add(place)
         elif topic is not None or error.fatal():
             raise BrokerError(f"{topic}-{place[1]}: {refusal(error)}")
         # Anything else is about a connection or a group that is not used; librdkafka tries again by itself.
@@ -323,53 +315,8 @@ class Reader:
         return ", ".join(f"{topic}-{number} to {end}" for (topic, number), end in sorted(self._ends.items()))
 
 
-def _read_in_group(
-    client: Consumer, topics: Sequence[str], reader: Reader, *, count: int | None, follow: bool
-) -> None:
-    """Reads what the group gives us, until each partition's end unless it follows.
-
-    Raises:
-        BrokerError: the group gives us no partition for long, or a broker refuses.
-    """
-    reader.in_group = True
-    client.subscribe(list(topics))
-    left = count
-    heard_s = time.monotonic()
-    while left != 0:
-        printed = reader.turn(left)
-        assigned = {(place.topic, place.partition) for place in client.assignment()}
-        reader.caught_up &= assigned
-        if printed is not None or assigned:
-            heard_s = time.monotonic()
-        if printed and left is not None:
-            left -= printed
-        if follow:
-            continue
-        if assigned and reader.caught_up == assigned:
-            return
-        if time.monotonic() - heard_s > STALL_S:
-            raise BrokerError(
-                f"the group assigned no partition for {STALL_S:.0f} s; it may have more members than partitions"
-            )
-
-
-def _topics(client: Consumer, text: str, *, is_regex: bool) -> list[str]:
-    if not is_regex:
-        return [text]
-    return named_topics(
-        [text], asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics, is_regex=True
-    )
-
-
-def _partitions(client: Consumer, topic: str, only: tuple[int, ...]) -> list[int]:
-    described = asked(lambda: client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)).topics.get(topic)
-    if described is None or described.error is not None:
-        reason = "no such topic" if described is None else refusal(described.error)
-        raise BrokerError(f"{topic}: {reason}")
-    there = sorted(described.partitions)
-    if missing := sorted(set(only) - set(there)):
-        raise BrokerError(f"{topic}: no partition {missing[0]}; it has {len(there)}, counted from 0")
-    return sorted(set(only)) or there
+def _named(existing: Callable[[], Mapping[str, object]], text: str, *, is_regex: bool) -> list[str]:
+    return named_topics([text], existing(), is_regex=True) if is_regex else [text]
 
 
 def _assign(
@@ -380,7 +327,7 @@ def _assign(
 
     found: dict[Partition, Span] = {}
     for topic in topics:
-        wanted = spans(client, topic, _partitions(client, topic, only), place=place, warn=_warn)
+        wanted = spans(client, topic, partitions_of(client, topic, only), place=place, warn=_warn)
         found |= {(topic, span.partition): span for span in wanted if follow or span.start < span.end}
     if found:
         client.assign(

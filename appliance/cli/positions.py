@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from appliance.cli.client import asked
+from appliance.cli.client import asked, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.views.moments import utc_ms
 
@@ -68,6 +68,22 @@ def parse_place(text: str) -> Place:
         return Place(Anchor.TIMESTAMP, utc_ms(text))
     except ValueError:
         raise click.UsageError(f"--from {text!r}: must be {FORMS}") from None
+
+
+def partitions_of(client: Consumer, topic: str, only: Sequence[int] = ()) -> list[int]:
+    """Return the partitions of a topic, or those of them in `only`.
+
+    Raises:
+        BrokerError: there is no such topic or partition.
+    """
+    described = asked(lambda: client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)).topics.get(topic)
+    if described is None or described.error is not None:
+        reason = "no such topic" if described is None else refusal(described.error)
+        raise BrokerError(f"{topic}: {reason}")
+    there = sorted(described.partitions)
+    if missing := sorted(set(only) - set(there)):
+        raise BrokerError(f"{topic}: no partition {missing[0]}; it has {len(there)}, counted from 0")
+    return sorted(set(only)) or there
 
 
 def spans(
