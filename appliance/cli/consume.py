@@ -35,9 +35,15 @@ Partition = tuple[str, int]
 
 
 @click.command(short_help="Print the records of a topic.")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @regex_option
 @click.option("--from", "place", metavar="WHERE", default="beginning", show_default=True, help=f"{FORMS}.")
+@click.option(
+    "--until",
+    "until_text",
+    metavar="WHERE",
+    help="End before this place; the same forms as --from.  [default: the end at the start of the command]",
+)
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this number of records.")
 @click.option(
     "--partition",
@@ -67,8 +73,10 @@ Partition = tuple[str, int]
     "-f",
     "layout",
     metavar="TEXT",
-    help="Format of each record: %t topic, %p partition, %o offset, %T timestamp in ms, %d as a date, %k key,"
-    " %v value, %h headers, %K and %S length of key and value, %%, \\n \\t \\xHH.",
+    help="Format of each record: %t topic, %p partition, %o offset, %e leader epoch, %T timestamp in ms, %d as a date,"
+    " %k key, %v value, %h headers, %H number of headers, %K and %V length of key and value, %i number of the record,"
+    " %%, \\n \\t \\xHH. With modifiers: %v{hex}, {base64}, {json}; %o{big64}, {little64}, {hex64}; %d{strftime[%F]};"
+    " %h{%k=%v;}. %{ is a brace.",
 )
 @click.option(
     "--encoding",
@@ -118,9 +126,10 @@ Partition = tuple[str, int]
 @client_options
 def consume(
     *,
-    topic: str,
+    topics: tuple[str, ...],
     is_regex: bool,
     place: str,
+    until_text: str | None,
     count: int | None,
     only: tuple[int, ...],
     follow: bool,
@@ -139,7 +148,7 @@ def consume(
     text: str | None,
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC. They are in order within a partition.
+    """Print the records of topics. They are in order within a partition.
 
     Without --group the command joins no group and commits nothing. With --group the command commits
     records after it has printed them. After a crash, some records may be printed twice, and none is lost.
@@ -147,42 +156,44 @@ def consume(
     those in partitions of other members. It exits with 1 if other members hold unread records and make no progress.
     """
     start = parse_place(place)
-    if to is None and any(each is not None for each in (output, file_columns, text)):
-        raise click.UsageError("--output, --columns and --text need --to")
+    until = None if until_text is None else parse_place(until_text, "--until")
     is_decoded = any(each is not None for each in (schema_directory, schema_registry, decode))
+    _check(
+        topics=topics,
+        start=start,
+        until=until,
+        only=only,
+        follow=follow,
+        group=group,
+        to=to,
+        names_columns=any(each is not None for each in (file_columns, text)),
+        output=output,
+    )
     if to in ("parquet", "arrow"):
         if is_decoded:
             raise click.UsageError(f"--to {to} writes keys and values as they are, without --decode")
-        if is_regex or follow or group is not None or as_json or layout is not None:
-            raise click.UsageError(
-                f"--to {to} cannot be used with --regex, --follow, --group, --json or --format"
-            )
+        if is_regex or as_json or layout is not None or len(topics) > 1:
+            raise click.UsageError(f"--to {to} takes one topic, and no --regex, --json or --format")
         write_columns(
             bootstrap,
-            topic,
+            topics[0],
             to=to,
             output=output or STANDARD_OUTPUT,
             place=start,
+            until=until,
             partitions=only,
             count=count,
             columns=chosen("--columns", file_columns, FILE_COLUMNS) or FILE_COLUMNS,
             text=chosen("--text", text, TEXT_COLUMNS),
         )
         return
-    if to == "json":
-        if file_columns is not None or text is not None:
-            raise click.UsageError(
-                "--to json writes all fields; --columns and --text are for parquet and arrow"
-            )
-        as_json = True
+    as_json = as_json or to == "json"
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
     if is_decoded:
         decoding = Decoding(decode or "auto", schema_directory, schema_registry, warn=_warn)
         formatter = decoding.json_line() if as_json else decoding.formatter(formatter)
-    if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
-        raise click.UsageError("--group allows only --from beginning or end, and no --partition")
     options: dict[str, object] = {
         "enable.partition.eof": True,
         "check.crcs": True,
@@ -198,24 +209,51 @@ def consume(
                     bootstrap, group, options=options, formatter=formatter, sink=sink, warn=_warn
                 )
                 try:
-                    topics = _named(member.topics, topic, is_regex=is_regex)
-                    member.read(topics, count=count, follows=follow, stop=stop)
+                    named = _named(member.topics, topics, is_regex=is_regex)
+                    member.read(named, count=count, follows=follow, stop=stop)
                 finally:
                     member.close()
                 stop.end()
             return
         client = consumer(bootstrap, options)
         try:
-            topics = _named(
+            named = _named(
                 lambda: asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics,
-                topic,
+                topics,
                 is_regex=is_regex,
             )
-            ends = _assign(client, topics, only, place=start, follow=follow)
+            ends = _assign(client, named, only, place=start, until=until, follow=follow)
             if ends:
                 Reader(client, formatter, None if follow else ends, sink).run(count)
         finally:
             client.close()
+
+
+def _check(
+    *,
+    topics: Sequence[str],
+    start: Place,
+    until: Place | None,
+    only: Sequence[int],
+    follow: bool,
+    group: str | None,
+    to: str | None,
+    names_columns: bool,
+    output: str | None,
+) -> None:
+    """Raises click.UsageError where flags exclude each other."""
+    if to is None and (names_columns or output is not None):
+        raise click.UsageError("--output, --columns and --text need --to")
+    if to == "json" and names_columns:
+        raise click.UsageError("--to json writes all fields; --columns and --text are for parquet and arrow")
+    if to in ("parquet", "arrow") and (follow or group is not None):
+        raise click.UsageError(f"--to {to} cannot be used with --follow or --group")
+    if until is not None and (follow or group is not None):
+        raise click.UsageError("--until cannot be used with --follow or --group")
+    if only and len(topics) > 1:
+        raise click.UsageError("--partition takes one topic")
+    if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
+        raise click.UsageError("--group allows only --from beginning or end, and no --partition")
 
 
 def _shown_on(sink: BinaryIO, *, is_text: bool) -> Sink:
@@ -315,19 +353,28 @@ class Reader:
         return ", ".join(f"{topic}-{number} to {end}" for (topic, number), end in sorted(self._ends.items()))
 
 
-def _named(existing: Callable[[], Mapping[str, object]], text: str, *, is_regex: bool) -> list[str]:
-    return named_topics([text], existing(), is_regex=True) if is_regex else [text]
+def _named(
+    existing: Callable[[], Mapping[str, object]], texts: Sequence[str], *, is_regex: bool
+) -> list[str]:
+    return named_topics(texts, existing() if is_regex else (), is_regex=is_regex)
 
 
 def _assign(
-    client: Consumer, topics: Sequence[str], only: tuple[int, ...], *, place: Place, follow: bool
+    client: Consumer,
+    topics: Sequence[str],
+    only: tuple[int, ...],
+    *,
+    place: Place,
+    until: Place | None,
+    follow: bool,
 ) -> dict[Partition, int]:
     """Assigns what is to be read, and tells the end of each partition of it."""
     from confluent_kafka import TopicPartition
 
     found: dict[Partition, Span] = {}
     for topic in topics:
-        wanted = spans(client, topic, partitions_of(client, topic, only), place=place, warn=_warn)
+        numbers = partitions_of(client, topic, only)
+        wanted = spans(client, topic, numbers, place=place, until=until, warn=_warn)
         found |= {(topic, span.partition): span for span in wanted if follow or span.start < span.end}
     if found:
         client.assign(

@@ -197,6 +197,27 @@ def test_count_offset_tail_and_partition_choose_what_is_read(console: Console) -
     assert sorted(values("--from", -1)) == ["99", "other"]
 
 
+def test_until_ends_before_a_place_and_several_topics_are_read(console: Console) -> None:
+    console.produce(b"".join(b"%d\n" % number for number in range(20)), "--partition", 0).succeeded()
+
+    def values(*arguments: object) -> list[str]:
+        return console.consume("--partition", 0, *arguments).succeeded().text.split()
+
+    assert values("--from", 3, "--until", 6) == ["3", "4", "5"]
+    assert values("--from", "+17") == ["17", "18", "19"]
+    assert values("--from", "beginning", "--until", "+2") == ["0", "1"]
+    assert values("--from", -3, "--until", -1) == ["17", "18"]
+    assert values("--from", 6, "--until", 3) == []
+    assert values("--until", 1000) == values("--from", "start", "--until", "latest") == values()
+    for flags in (("--follow",), ("--group", "g")):
+        assert console.consume("--until", 3, *flags).code == 2
+    other = Console(console.bootstrap, f"{console.topic}-b")
+    other.produce(b"x\n", "--partition", 0).succeeded()
+    both = console.consume(other.topic, "--format", "%t=%v ").succeeded().text.split()
+    assert len(both) == 21
+    assert f"{other.topic}=x" in both
+
+
 def test_offset_past_the_end_and_foreign_partition_are_refused(console: Console) -> None:
     console.produce(b"x\n", "--partition", 0).succeeded()
     told = console.consume("--partition", 0, "--from", 2)
