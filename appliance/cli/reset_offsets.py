@@ -59,7 +59,7 @@ def reset_offsets(
         wanted = parse_place(place, "--to")
     client = admin_client(bootstrap)
     before = committed_offsets(client, name)
-    partitions = _partitions(client, topics, before)
+    partitions = chosen_partitions(client, topics, before)
     after = _targets(client, partitions, before, place=wanted, step=step or 0)
     rows = [
         {"topic": each[0], "partition": each[1], "before": before.get(each), "after": after[each]}
@@ -82,9 +82,15 @@ def reset_offsets(
         click.echo("nothing was changed; add --execute to change it", err=True)
 
 
-def _partitions(
+def chosen_partitions(
     client: AdminClient, topics: Sequence[str], committed: dict[Partition, int]
 ) -> list[Partition]:
+    """Return the partitions that `TOPIC` and `TOPIC:0,1` name; without any, those that have a committed offset.
+
+    Raises:
+        BrokerError: there is no such topic or partition.
+        click.UsageError: a text is none of the two.
+    """
     if not topics:
         return sorted(committed)
     known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics

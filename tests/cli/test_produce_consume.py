@@ -112,6 +112,18 @@ def test_missing_key_separator_is_refused_and_what_came_before_is_sent(console: 
     assert [record["key"] for record in console.records()] == ["a"]
 
 
+def test_records_and_keys_may_be_separated_by_any_bytes(console: Console) -> None:
+    given = b"a\tx\ny\0b\t" + b"z" * 200_000 + b"\0c\t"
+    console.produce(given, "-D", "\\0", "-K", "\\t", "-p", 0).succeeded()
+    assert [(each["key"], each["value"]) for each in console.records()] == [
+        ("a", "x\ny"),
+        ("b", "z" * 200_000),
+        ("c", ""),
+    ]
+    for flags in (("-D", ""), ("-D", "\\q"), ("-K", "\\"), ("-D", ";", "--whole")):
+        assert console.produce(b"", *flags).code == 2
+
+
 def test_files_are_sent_in_order_by_line_or_whole(console: Console, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"1\n2\n")
