@@ -248,7 +248,7 @@ class GroupReader:
     def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:
         if error.code() == POLLED_TOO_LATE:
             self._warn(
-                "the reader of this output was too slow, so the group went on without this member; joining again"
+                "the reader of this output was too slow, so the group continued without this member; joining again"
             )
         elif topic is not None:
             raise BrokerError(f"{topic}-{place[1]}: {refusal(error)}")
