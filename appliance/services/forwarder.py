@@ -150,7 +150,7 @@ class Forwarder:
         self.lanes: list[Lane] = []
         self._exact: list[ExactLane] = []
         self.cancellations = Cancellations(0)
-        self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
+        self._state_log = StateLog(partition, topics, logs, complain=complain, pause=self._pause)
         self._run_writer = RunWriter(
             partition, clock=clock, complain=complain, changed=self._state_log.changed
         )
@@ -183,9 +183,7 @@ class Forwarder:
         self._reader.begin_turn()
         self._look_at_clock()
         before = None
-        while (
-            before is not self.state
-        ):  # no answer arrives between two states, so nothing else would wake the process
+        while before is not self.state:  # no answer between two states would wake the process
             before = self.state
             self._step()
 
@@ -344,6 +342,8 @@ class Forwarder:
         deliveries, state = self._deliveries, self._state_log
         if state.is_writing:
             return
+        if any(lane.take_news() for lane in self._exact):
+            state.changed()
         if not state.is_written:
             self._write()
             return
@@ -371,7 +371,9 @@ class Forwarder:
             for lane in self._exact:
                 lane.written(exact[lane.level], now_ms=now_ms)
 
-        self._state_log.write(positions, self._deliveries.names(), written, exact=exact)
+        self._state_log.write(
+            positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
+        )
 
     # Cancelling
 

@@ -282,6 +282,22 @@ def test_a_clock_that_was_set_back_prolongs_no_exact_delay(house: Delivering, di
     assert house.delivered() == [b"after", b"delay", b"time"]
 
 
+def test_a_clock_that_was_ahead_unseen_prolongs_an_exact_delay_once_in_all_lives(house: Delivering) -> None:
+    house.run()
+    right_ms = house.clock.now_ms()
+    house.clock.set_wall(right_ms + 3_600_000)
+    house.store(b"v", level="exact_10s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.clock.set_wall(right_ms)
+    for _ in range(2):  # no life delivers something, and each has read the record
+        house.new_forwarder()
+        house.pass_ms(3_000)
+    house.new_forwarder()
+    house.pass_ms(800)
+    assert house.delivered() == []
+    house.pass_ms(400)
+    assert house.delivered() == [b"v"]
+
+
 def test_exact_records_are_delivered_when_they_are_due_whatever_came_first(house: Delivering) -> None:
     house.store(b"c", level="exact_1m", due_in_ms=30_000)
     house.store(b"a", level="exact_1m", due_in_ms=700)
