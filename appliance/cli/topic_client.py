@@ -111,6 +111,7 @@ class ClientReader:
                 {
                     "isolation.level": "read_committed",
                     "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",  # the log start can move behind what was asked for
                     "fetch.wait.max.ms": 10,  # the next partition waits for the fetch of the one before
                 },
             )
@@ -125,7 +126,9 @@ class ClientReader:
                     raise BrokerError(f"{min(left)[0]} cannot be read: no record arrived for a long time")
                 for message in messages:
                     if _is_before_end(message, ends, left):
-                        yield _placed(message)
+                        placed = _placed(message)
+                        if placed.offset >= starts[placed.place]:
+                            yield placed
         finally:
             client.unassign()
 
