@@ -256,6 +256,7 @@ def one_stored(  # noqa: PLR0912, PLR0915 - one pass over the bytes of each reco
     stored.cancels = cancels
     if times is None and delay is not None and delay.isdigit():
         stored.delay_ms = int(delay)
+        stored.due_ms = min(stored.due_ms, stored_ms + stored.delay_ms)  # as in waiting_of
     return stored
 
 

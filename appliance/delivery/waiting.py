@@ -137,7 +137,7 @@ def waiting_of(record: Record) -> Waiting:
             f"the header {HEADER} of the record at offset {record.offset} is not understood"
         ) from None
     headers = tuple(each for each in record.headers if each[0] != HEADER)
-    return Waiting(
+    waiting = Waiting(
         topic_id,
         partition,
         offset,
@@ -145,6 +145,12 @@ def waiting_of(record: Record) -> Waiting:
         Origin(producer_id, epoch, sequence),
         Record(record.value, record.key, headers, timestamp),
     )
+    delay_ms = waiting.delay_ms
+    if delay_ms is None:
+        return waiting
+    # The clock can have been set back between the moment when the due time was computed and the one when the record was
+    # stored. No more is left of a delay than all of it.
+    return waiting._replace(due_ms=min(due, record.timestamp_ms + delay_ms))
 
 
 def delay_partition(topic_id: UUID, partition: int, partitions: int) -> int:

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from appliance.delivery.waiting import Origin
 from appliance.protocol.records.crc32c import checksum
 from appliance.services.due_keys import EVERYTHING, Batches, Key
+from appliance.services.lane import REMEMBERED_MS
 
 RUN_RECORDS: Final = 65_536
 """The records of a run file: 16 bytes each, 40 with an id."""
@@ -41,6 +42,8 @@ MEMORY_MAX: Final = 4 * RUN_RECORDS
 """So many entries are kept in memory at most, while the disk is full."""
 PIECE_MIN: Final = 64
 SUFFIX: Final = ".run"
+UNFINISHED: Final = ".new"
+"""A file with this suffix is being written, or its writer has died."""
 _HEADER: Final = struct.Struct("<8sIQQqII")
 _MAGIC: Final = b"duerun01"
 _CRC: Final = struct.Struct("<I")
@@ -151,7 +154,9 @@ class DueIndex:
     # Loading
 
     def load(self, position: int, end: int) -> Iterator[Batches]:
-        """Take the run files that follow one another and end at `end` at most; remove others. Yield their batches.
+        """Take the run files that follow one another and end at `end` at most; remove others.
+
+        Yield the batches of those whose records were stored in the last REMEMBERED_MS, as of the last record.
 
         Args:
             position: the files must cover the records from there on; otherwise none is taken.
@@ -159,6 +164,8 @@ class DueIndex:
         self._runs, self._memory = [], []
         self.first = self.read_to = 0
         found: list[Run] = []
+        for path in self._paths(UNFINISHED):
+            _remove(path)
         for path in self._paths():
             run = _read(path)
             fits = run is not None and run.end <= end and (not found or run.first == found[-1].end)
@@ -169,16 +176,17 @@ class DueIndex:
         if found and found[0].first <= position <= found[-1].end:
             self._runs = found
             self.first, self.read_to = found[0].first, found[-1].end
+            # One run file after the other: there can be as many batches as records.
             for run in found:
-                yield run.batches
-                run.batches = {}
+                if run.newest_ms >= found[-1].newest_ms - REMEMBERED_MS:
+                    yield _batches_in(run)
         else:
             for run in found:
                 assert run.path is not None
                 _remove(run.path)
 
-    def _paths(self) -> list[Path]:
-        return [] if self._directory is None else sorted(self._directory.glob(f"{self._name}-*{SUFFIX}"))
+    def _paths(self, suffix: str = SUFFIX) -> list[Path]:
+        return [] if self._directory is None else sorted(self._directory.glob(f"{self._name}-*{suffix}"))
 
     @property
     def newest_ms(self) -> list[tuple[int, int]]:
@@ -265,7 +273,6 @@ class DueIndex:
         written = _read(path, is_checked=False)
         if written is None:
             raise OSError(f"{path} cannot be read")
-        written.batches = {}
         self._runs.append(written)
         self._memory = []
 
@@ -358,8 +365,10 @@ def _sorted(first: int, end: int, entries: Entries, ids: Ids, *, newest_ms: int,
 
 def _merged(runs: list[Run]) -> Run:
     batches: Batches = {}
+    newest_ms = max(run.newest_ms for run in runs)
     for run in runs:
-        _merge_batches(batches, run.batches)
+        if run.newest_ms >= newest_ms - REMEMBERED_MS:
+            _merge_batches(batches, run.batches)
     return _sorted(
         runs[0].first,
         runs[-1].end,
@@ -372,7 +381,7 @@ def _merged(runs: list[Run]) -> Run:
             np.concatenate([run.ids.dues for run in runs]),
             np.concatenate([run.ids.offsets for run in runs]),
         ),
-        newest_ms=max(run.newest_ms for run in runs),
+        newest_ms=newest_ms,
         batches=batches,
     )
 
@@ -413,7 +422,7 @@ def _write(run: Run, path: Path) -> None:
     )
     content = b"".join(each.tobytes() for each in (run.dues, run.offsets, *run.ids))
     whole = header + _CRC.pack(checksum(header + content + batches)) + content + batches
-    temporary = path.with_suffix(".new")
+    temporary = path.with_suffix(UNFINISHED)
     try:
         with open(temporary, "wb") as file:
             file.write(whole)
@@ -437,10 +446,8 @@ def _read(path: Path, *, is_checked: bool = True) -> Run | None:
                 return None
             if is_checked and checksum(header + file.read()) != crc:
                 return None
-            file.seek(size_bytes - batches_bytes)
-            told = msgspec.json.decode(file.read(batches_bytes), type=list[_Batch])
         words = np.memmap(path, np.int64, "r", start, (length,)) if length else np.empty(0, np.int64)
-    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+    except (OSError, ValueError, struct.error):
         return None
     columns = np.split(words, np.cumsum((count, count, ids, ids)))
     return Run(
@@ -449,9 +456,22 @@ def _read(path: Path, *, is_checked: bool = True) -> Run | None:
         Entries(columns[0], columns[1]),
         Ids(columns[2].view(np.uint64), columns[3], columns[4]),
         newest_ms=newest_ms,
-        batches={(each.topic, each.partition, Origin(*each.origin)): each.offset for each in told},
+        batches={},
         path=path,
     )
+
+
+def _batches_in(run: Run) -> Batches:
+    """Return the batches in the file of a run; none if it cannot be read any more."""
+    assert run.path is not None
+    try:
+        with open(run.path, "rb") as file:
+            *_, batches_bytes = _HEADER.unpack(file.read(_HEADER.size))
+            file.seek(-batches_bytes, os.SEEK_END)
+            found = msgspec.json.decode(file.read(), type=list[_Batch])
+    except (OSError, struct.error, msgspec.MsgspecError):
+        return {}
+    return {(each.topic, each.partition, Origin(*each.origin)): each.offset for each in found}
 
 
 def _remove(path: Path) -> None:

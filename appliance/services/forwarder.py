@@ -42,6 +42,7 @@ from appliance.services.cancellations import Cancellations
 from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
+from appliance.services.due_order import DueOrder
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
@@ -151,7 +152,7 @@ class Forwarder:
         self._exact: list[ExactLane] = []
         self._runs_ns = 0
         self.cancellations = Cancellations(0)
-        self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
+        self._state_log = StateLog(partition, topics, logs, complain=complain, pause=self._pause)
         self._deliveries = Deliveries(
             topics,
             logs,
@@ -164,6 +165,7 @@ class Forwarder:
         self._reader = LaneReader(
             partition, topics, logs, look_at_clock=self._look_at_clock, complain=complain, pause=self._pause
         )
+        self._order = DueOrder(self._reader, clock)
         self._steps = ClockSteps(clock, since_ms=0)
         self._not_before_ns = 0
         self._trimmed: dict[str, int] = {}
@@ -180,9 +182,7 @@ class Forwarder:
         self._reader.begin_turn()
         self._look_at_clock()
         before = None
-        while (
-            before is not self.state
-        ):  # no answer arrives between two states, so nothing else would wake the process
+        while before is not self.state:  # no answer between two states would wake the process
             before = self.state
             self._step()
 
@@ -298,11 +298,11 @@ class Forwarder:
     # CATCHING_UP
 
     def _catch_up(self) -> None:
-        behind = [lane for lane in self.lanes if not lane.has_caught_up]
+        behind = [lane for lane in self.lanes if self._reader.is_behind(lane)]
         for lane in behind:
             self._reader.read_on(lane)
         self._write_runs()
-        if not behind:
+        if not any(map(self._reader.is_behind, self.lanes)):
             self._repeat_open()
 
     def _repeat_open(self) -> None:
@@ -341,6 +341,8 @@ class Forwarder:
         deliveries, state = self._deliveries, self._state_log
         if state.is_writing:
             return
+        if any(lane.take_news() for lane in self._exact):
+            state.changed()
         if not state.is_written:
             self._write()
             return
@@ -368,7 +370,9 @@ class Forwarder:
             for lane in self._exact:
                 lane.written(exact[lane.level], now_ms=now_ms)
 
-        self._state_log.write(positions, self._deliveries.names(), written, exact=exact)
+        self._state_log.write(
+            positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
+        )
 
     def _write_runs(self) -> None:
         """Write what the indexes of exact levels have in memory, once it is much."""
@@ -443,10 +447,11 @@ class Forwarder:
         gathering = _Round()
         lane: Lane | None = None
         until_ms = now_ms
+        complete_ms = self._order.complete_to_ms(self._exact, now_ms)
         while gathering.count < ROUND_RECORDS and gathering.size_bytes < ROUND_BYTES:
             first_ms = None if lane is None else lane.first_due(now_ms)
             if lane is None or first_ms is None or first_ms > until_ms:
-                lane, until_ms = self._next_due(now_ms)
+                lane, until_ms = self._next_due(now_ms, complete_ms)
                 if lane is None:
                     break
             if not self._gather(lane, gathering, now_ms):
@@ -502,10 +507,10 @@ class Forwarder:
         gathering.size_bytes += length_bytes
         return True
 
-    def _next_due(self, now_ms: int) -> tuple[Lane | None, int]:
-        """Return the lane whose first entry is due first, if it is due; and until when it is the first one."""
+    def _next_due(self, now_ms: int, complete_ms: int) -> tuple[Lane | None, int]:
+        """Return the lane whose first entry is due first, if it is due by both; and until when it is the first one."""
         found: Lane | None = None
-        found_ms = next_ms = now_ms
+        found_ms = next_ms = complete_ms
         for lane in self.lanes:
             due_ms = lane.first_due(now_ms)
             if due_ms is None or due_ms > next_ms:

@@ -16,6 +16,7 @@ from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.services.batches import stored_of, wanted_of
 from appliance.services.delay_topics import DelayTopics
+from appliance.services.due_keys import EVERYTHING
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import BUFFER_BYTES, Lane
 
@@ -37,6 +38,7 @@ class LaneReader:
 
     __slots__ = (
         "_complain",
+        "_ends",
         "_is_reading",
         "_loads",
         "_logs",
@@ -67,6 +69,7 @@ class LaneReader:
         self._pause = pause
         self._is_reading: set[str] = set()
         self._loads: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self._measured: set[str] = set()
         self.is_leaderless = False
         self.has_open_transactions = False
@@ -110,6 +113,20 @@ class LaneReader:
 
     # Reading on
 
+    def is_behind(self, lane: Lane) -> bool:
+        """Return whether a lane must read more before something is delivered."""
+        if not lane.has_caught_up:
+            return True
+        return isinstance(lane, ExactLane) and lane.level not in self._measured and self._is_led(lane)
+
+    def _is_led(self, lane: Lane) -> bool:
+        place = self._topics.wait_place(lane.level, self._partition)
+        return place is not None and self._logs.serves(place)
+
+    def complete_to_ms(self, lane: ExactLane) -> int:
+        """Return up to when all entries of a lane are loaded; for ever, if nobody serves its log."""
+        return lane.complete_to_ms if self._is_led(lane) else EVERYTHING[0]
+
     def read_on(self, lane: Lane) -> None:
         """Read what is new in the log of a lane, and what the lane wants to load."""
         place = self.place(lane.level)
@@ -138,15 +155,16 @@ class LaneReader:
         """Once: all that the log has now is read before something is delivered, because it can be due first."""
         if lane.level in self._measured:
             return
-        end = self._logs.high_watermark(place)
-        if end < self._logs.log_end(place):
-            lane.catch_up_to = max(lane.catch_up_to, end)
+        log_end = self._logs.log_end(place)
+        end = min(self._ends.setdefault(lane.level, log_end), log_end)
+        if self._logs.high_watermark(place) < end:
+            self._pause()
             return  # not all of it is committed yet: look again
         self._measured.add(lane.level)
         if end < lane.known_end:
             self._say_lost(place, end, lane.known_end)
             lane.end_at(end)
-        lane.catch_up_to = max(lane.catch_up_to, end)
+        lane.catch_up_to = max(lane.known_end, end)
 
     def _take(self, lane: Lane, read: Read) -> None:
         if read.error == ErrorCode.OFFSET_OUT_OF_RANGE and read.log_start > lane.read_to:
@@ -216,9 +234,13 @@ class LaneReader:
             is_lost = [each for each in wanted if each < read.log_start or each >= read.high_watermark >= 0]
             for each in is_lost:
                 lane.lost(each)
+            if not is_lost:
+                self._pause()
         elif read.error:
             self._pause()
         else:
+            if not read.chunks:
+                self._pause()  # a new leader does not know yet that they are committed
             records, end = wanted_of(read, wanted)
             lane.loaded(records)
             found = {each.at for each in records}

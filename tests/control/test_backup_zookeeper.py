@@ -13,7 +13,6 @@ import pytest
 
 from appliance.clock import SystemClock
 from appliance.control.backup.metadata_sources import MetadataMoved, ZooKeeperMetadata
-from appliance.control.backup.zookeeper_client import split_connect
 from appliance.control.backup.zookeeper_tree import decode_tree, encode_tree, refuse_used, write_tree
 from appliance.control.controller.takeover import cluster_id, plant
 from appliance.control.store.metadata_store import Create, SetData
@@ -140,11 +139,6 @@ def test_other_clusters_missing_chroots_and_silent_servers_are_named(
         read(connect, "another")
     with pytest.raises(OperatorFault, match="nothing in ZooKeeper"):
         read(f"{connect}-nowhere")
-    for wrong in ("zk1", "zk1:x/kafka", "zk1:2181/../a", "zk1:2181//a"):
-        with pytest.raises(OperatorFault, match="no address"):
-            split_connect(wrong)
-    assert split_connect("a:1,b:2/kafka/") == ("a:1,b:2", "/kafka")
-    assert split_connect("a:1") == ("a:1", "")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 from uuid import UUID
 
@@ -150,6 +151,51 @@ def test_the_end_of_a_log_that_was_lost_is_forgotten(tmp_path: Path) -> None:
     index.cut(1_399)
     index.check()
     assert (index.read_to, all_of(index)) == (700, entries[:700])
+
+
+def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp_path: Path) -> None:
+    index = DueIndex(tmp_path, "x")
+    list(index.load(0, 0))
+    old, each = 8, 2_000
+    for at in range(0, 16 * each, each):  # each record in a batch of its own
+        newest_ms = NOW_MS - (3_600_000 if at < old * each else 1_000)
+        offsets = list(range(at, at + each))
+        batches = {(UUID(int=1), 0, Origin(5, 0, offset)): offset for offset in offsets}
+        index.add(at + each, offsets, offsets, [], newest_ms=newest_ms, batches=batches)
+        index.write(NOTHING)
+    index = DueIndex(tmp_path, "x")
+    found = []
+    tracemalloc.start()
+    try:
+        for some in index.load(0, 16 * each):
+            found.append((min(some.values()), max(some.values())))
+            some.clear()
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [(at, at + each - 1) for at in range(old * each, 16 * each, each)]
+    assert peak_bytes < 3 * each * 600
+
+
+def test_old_batches_take_no_memory_while_a_log_is_read_again(tmp_path: Path) -> None:
+    index = DueIndex(tmp_path, "x")
+    list(index.load(0, 0))
+    for at, stored_ms in ((0, NOW_MS - 3_600_000), (10, NOW_MS)):
+        offsets = list(range(at, at + 10))
+        batches = {(UUID(int=1), 0, Origin(5, 0, at)): at + 9}
+        index.add(at + 10, offsets, offsets, [], newest_ms=stored_ms, batches=batches)
+    index.write(NOTHING)
+    index = DueIndex(tmp_path, "x")
+    (batches,) = index.load(0, 20)
+    assert list(batches.values()) == [19]
+
+
+def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    filled(tmp_path, [(NOW_MS + offset, offset) for offset in range(2_100)], runs=1)
+    left = next(tmp_path.iterdir()).with_suffix(".new")
+    left.write_bytes(b"half")
+    list(DueIndex(tmp_path, "x").load(0, 5_000))
+    assert not left.exists()
 
 
 def test_memory_is_bounded_by_a_run(tmp_path: Path) -> None:

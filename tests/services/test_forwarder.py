@@ -281,6 +281,22 @@ def test_a_clock_that_was_set_back_prolongs_no_exact_delay(house: Delivering, di
     assert house.delivered() == [b"after", b"delay", b"time"]
 
 
+def test_a_clock_that_was_ahead_unseen_prolongs_an_exact_delay_once_in_all_lives(house: Delivering) -> None:
+    house.run()
+    right_ms = house.clock.now_ms()
+    house.clock.set_wall(right_ms + 3_600_000)
+    house.store(b"v", level="exact_10s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.clock.set_wall(right_ms)
+    for _ in range(2):  # no life delivers something, and each has read the record
+        house.new_forwarder()
+        house.pass_ms(3_000)
+    house.new_forwarder()
+    house.pass_ms(800)
+    assert house.delivered() == []
+    house.pass_ms(400)
+    assert house.delivered() == [b"v"]
+
+
 def test_exact_records_are_delivered_when_they_are_due_whatever_came_first(house: Delivering) -> None:
     house.store(b"c", level="exact_1m", due_in_ms=30_000)
     house.store(b"a", level="exact_1m", due_in_ms=700)
@@ -388,3 +404,19 @@ def test_a_record_that_cannot_be_delivered_is_overdue_and_then_late(house: Deliv
     house.counts.take_lateness(cells)
     assert cells[0] >= 29_000 * NS_PER_MS
     assert house.forwarder.statistics().overdue_ms == 0
+
+
+def test_a_backlog_of_several_exact_levels_comes_in_due_order(house: Delivering) -> None:
+    count, value = 3_000, bytes(300)
+    for number in range(count):
+        level, due_in_ms = ("exact_1m", "exact_1h")[number % 2], number
+        if level == "exact_1h" and number > 200:  # later ones lie between earlier ones in this log
+            due_in_ms = 200 + (number * 7_919 % (count - 200)) // 2 * 2 + 1
+        house.store(b"%d" % due_in_ms + value, level=level, due_in_ms=due_in_ms)
+    house.clock.advance(count)
+    house.new_forwarder()
+    house.run()
+    house.pass_ms(1_000)
+    values = [int((each or b"").rstrip(b"\0")) for each in house.delivered()]
+    assert len(values) == count
+    assert values == sorted(values)

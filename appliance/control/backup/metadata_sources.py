@@ -12,19 +12,23 @@ Nothing is written to ZooKeeper.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from appliance.control.backup.manifest import METADATA, TREE
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
+from appliance.control.backup.zookeeper_client import end_client, reading_client, split_address
 from appliance.control.backup.zookeeper_tree import encode_tree
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.znode_tree import CLUSTER_ID, WRITERS, ZOOKEEPERS_OWN, ClusterIdRecord, decode
 from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.extras import need
 
+BUSY_S: Final = 1.0
+PATIENCE_S: Final = 30.0
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _ANSWER_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 500
 _TRIES: Final = 5
@@ -76,10 +80,19 @@ class EmbeddedMetadata:
         """
         try:
             with (
-                closing(sqlite3.connect(self._path, timeout=10)) as source,
+                closing(sqlite3.connect(self._path, timeout=BUSY_S)) as source,
                 closing(sqlite3.connect(":memory:")) as copy,
             ):
-                source.backup(copy)
+                deadline = time.monotonic() + PATIENCE_S
+
+                def look_at_clock(status: int, _left: int, _pages: int) -> None:
+                    # Without it, sqlite3 tries for ever, and no signal ends the command.
+                    if status in _BUSY and time.monotonic() > deadline:
+                        raise StorageFault(
+                            f"{self._path} was locked by another process for {PATIENCE_S:.0f} s"
+                        )
+
+                source.backup(copy, progress=look_at_clock)
                 (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
                 if found != "ok":
                     raise CorruptFile(f"{self._path} is damaged: {found}")
@@ -100,7 +113,7 @@ class ZooKeeperMetadata:
     def __init__(self, connect: str) -> None:
         need("kazoo", needed_by="a backup of metadata in ZooKeeper")
         self._connect = connect
-        self._hosts, self._root = split_connect(connect)
+        self._hosts, self._root = split_address(connect)
         self._client: Any = None
         self.file = TREE
 

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from appliance.clock import Clock
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
+from appliance.control.backup.zookeeper_client import end_client, reading_client, split_address
 from appliance.control.store.errors import NodeExists, StoreRefusal
 from appliance.control.store.metadata_store import (
     Create,
@@ -89,7 +89,7 @@ def refuse_used(connect: str) -> None:
     need("kazoo", needed_by="a restore of metadata in ZooKeeper")
     from kazoo.exceptions import KazooException, NoNodeError
 
-    hosts, root = split_connect(connect)
+    hosts, root = split_address(connect)
     client = reading_client(hosts)
     try:
         names, writers = [], []
