@@ -33,9 +33,9 @@ class SaslSettings:
     plain_users_file: str | None = option(
         None,
         "sasl.plain.users.file",
-        doc='TOML file with the users of PLAIN and their passwords, one `"name" = "password"` a line. Only '
-        "the appliance's own user may be able to read this file (mode 0600). When the file changes, the "
-        "appliance reads it again.",
+        doc='TOML file with the users of PLAIN and their passwords, one `"name" = "password"` per line. '
+        "Only the appliance's own user may be able to read this file (mode 0600). When the file changes, "
+        "the appliance reads it again.",
     )
     max_receive_size: int = option(
         524_288,

@@ -99,8 +99,8 @@ class TlsSettings:
         unit="handshakes",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of unfinished TLS handshakes of one network process. When one more begins, "
-        "the network process closes the oldest.",
+        doc="Maximum number of unfinished TLS handshakes of one network process. When one more handshake "
+        "begins, the network process closes the connection with the oldest handshake.",
     )
     handshakes_max_per_ip: int = option(
         100,
