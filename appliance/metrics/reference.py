@@ -119,8 +119,9 @@ read the answer within 30 seconds.
   topic.
 - The label `broker` is the number of a broker slot. The label `process` is a role as in `appliance status`, such as
   `netproc 1`.
-- The `metrics.topics.max` oldest topics have their own series. Also `metrics.groups.max` groups have their own series,
-  as long as all groups together have at most 200,000 committed offsets. Two series count the other topics and groups.
+- The `metrics.topics.max` oldest topics have their own series. The first `metrics.groups.max` groups by name
+  also have their own series, as long as all groups together have at most 200,000 committed offsets. Two series count
+  the other topics and groups.
 - The option `metrics.partitions` adds series for each partition. For 1,000 topics with 8 partitions each, these are
   64,000 additional series.
 - The metrics process asks the coordinators about groups every `metrics.groups.interval.ms`, over rings in shared
