@@ -39,6 +39,7 @@ from collections import deque
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import Waiting
@@ -142,7 +143,7 @@ class ExactLane(Lane):
     @property
     def has_room(self) -> bool:
         """Everything is read at once, because what comes last can be due first."""
-        return self.index.has_room
+        return self.index.has_room if self.has_caught_up else self.index.may_catch_up
 
     def begin_at(self, offset: int) -> None:
         if offset > self.read_to:
@@ -182,6 +183,9 @@ class ExactLane(Lane):
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
+        topics: list[int] = []
+        topic_id: UUID | None = None
+        topic = 0
         batches = self._batches = {}
         latest_ms = now_ms + self._correction_ms + TOLERANCE_MS
         if self.corrections or any(each.stored_ms > latest_ms for each in records):
@@ -197,6 +201,10 @@ class ExactLane(Lane):
                 continue
             dues.append(key[0])
             offsets.append(stored.at)
+            if stored.topic_id is not topic_id:
+                topic_id = stored.topic_id
+                topic = self.index.number_of(topic_id)
+            topics.append(topic)
             name = stored.delivery_id
             if name is not None:
                 ids.append((fingerprint_of(stored.topic_id, stored.partition, name), key[0], key[1]))
@@ -205,7 +213,9 @@ class ExactLane(Lane):
         self._know_last()
         if next_offset > self.read_to:
             newest_ms = records[-1].stored_ms if records else 0
-            self.index.add(next_offset, dues, offsets, ids, newest_ms=newest_ms, batches=batches)
+            self.index.add(
+                next_offset, dues, offsets, ids, topics=topics, newest_ms=newest_ms, batches=batches
+            )
             self.read_to = next_offset
             self._evict()
 
@@ -458,6 +468,11 @@ class ExactLane(Lane):
     def write(self) -> None:
         """Write a run file. Raises OSError."""
         self.index.write(self._committed)
+
+    def write_tail(self) -> None:
+        """Write what no run file has for those who look at it, if it is much. Raises OSError."""
+        if self.index.wants_tail:
+            self.index.write_tail(self._committed)
 
     def may_forget(self, now_ms: int) -> int:
         self.position = max(self.position, self.index.oldest(self.frontier, precisely=True))

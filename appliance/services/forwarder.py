@@ -47,6 +47,7 @@ from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
 from appliance.services.progress import Frontier
+from appliance.services.run_writer import RunWriter
 from appliance.services.state_log import PAUSE_MS, StateLog
 
 ROUND_RECORDS: Final = 2_000
@@ -58,8 +59,6 @@ LATE_MAX_MS: Final = 300_000
 Each wait is one more append of the record.
 """
 TRANSACTION_LOOK_MS: Final = 1_000
-RUNS_AGAIN_MS: Final = 10_000
-"""The pause after a run file could not be written."""
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
@@ -150,9 +149,11 @@ class Forwarder:
         self.state = State.LOADING
         self.lanes: list[Lane] = []
         self._exact: list[ExactLane] = []
-        self._runs_ns = 0
         self.cancellations = Cancellations(0)
         self._state_log = StateLog(partition, topics, logs, complain=complain, pause=self._pause)
+        self._run_writer = RunWriter(
+            partition, clock=clock, complain=complain, changed=self._state_log.changed
+        )
         self._deliveries = Deliveries(
             topics,
             logs,
@@ -198,7 +199,7 @@ class Forwarder:
             for lane in self.lanes:
                 if lane.has_room:
                     self._reader.read_on(lane)
-            self._write_runs()
+            self._run_writer.write(self._exact)
             self._deliver()
             self._trim()
 
@@ -301,7 +302,7 @@ class Forwarder:
         behind = [lane for lane in self.lanes if self._reader.is_behind(lane)]
         for lane in behind:
             self._reader.read_on(lane)
-        self._write_runs()
+        self._run_writer.write(self._exact)
         if not any(map(self._reader.is_behind, self.lanes)):
             self._repeat_open()
 
@@ -373,22 +374,6 @@ class Forwarder:
         self._state_log.write(
             positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
         )
-
-    def _write_runs(self) -> None:
-        """Write what the indexes of exact levels have in memory, once it is much."""
-        now_ns = self._clock.monotonic_ns()
-        for lane in self._exact:
-            if lane.wants_write and now_ns >= self._runs_ns:
-                try:
-                    lane.write()
-                except OSError as error:
-                    self._runs_ns = now_ns + RUNS_AGAIN_MS * NS_PER_MS
-                    self._complain(
-                        f"{lane.level}-{self._partition}: the index of what waits could not be written, it stays in "
-                        f"memory: {error}"
-                    )
-                else:
-                    self._state_log.changed()  # files behind the last state record would be made again
 
     # Cancelling
 

@@ -119,6 +119,10 @@ class LaneReader:
             return True
         return isinstance(lane, ExactLane) and lane.level not in self._measured and self._is_led(lane)
 
+    @staticmethod
+    def _may_take(lane: Lane) -> bool:
+        return lane.has_room or not (lane.has_caught_up or isinstance(lane, ExactLane))
+
     def _is_led(self, lane: Lane) -> bool:
         place = self._topics.wait_place(lane.level, self._partition)
         return place is not None and self._logs.serves(place)
@@ -136,6 +140,9 @@ class LaneReader:
             self._measure(lane, place)
             self._load(lane, place)
         is_committed = lane.level == TRANSACTIONS
+        if not self._may_take(lane):  # a run file must be written first
+            self._pause()
+            return
         end = self._logs.last_stable_offset(place) if is_committed else self._logs.high_watermark(place)
         if is_committed and end < self._logs.high_watermark(place):
             self.has_open_transactions = True
@@ -177,7 +184,7 @@ class LaneReader:
             self._end_lane(lane, read)
         now_ms = self._look_at_clock()  # a lane must know of a step before it takes what was stored since
         for batch in stored_of(read):
-            if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
+            if batch.next_offset > read.end or not self._may_take(lane):
                 break
             if batch.next_offset > lane.read_to:
                 lane.unread += batch.unread

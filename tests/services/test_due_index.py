@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from appliance.delivery.waiting import Origin
-from appliance.services.due_index import RUN_RECORDS, SUFFIX, DueIndex
+from appliance.services.due_index import RUN_RECORDS, SUFFIX, TAIL_RECORDS, DueIndex, read_run
 from appliance.services.due_keys import NOTHING, Batches, Key, fingerprint_of
 
 NOW_MS = 1_800_000_000_000
@@ -30,6 +30,7 @@ def filled(
             [due for due, _ in some],
             [offset for _, offset in some],
             [(fingerprint_of(UUID(int=1), 0, b"%d" % (offset % 50)), due, offset) for due, offset in some],
+            topics=[index.number_of(UUID(int=1 + offset % 3)) for _, offset in some],
             newest_ms=NOW_MS,
             batches={(UUID(int=1), 0, Origin(5, 0, at)): some[-1][1]},
         )
@@ -161,7 +162,15 @@ def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp
         newest_ms = NOW_MS - (3_600_000 if at < old * each else 1_000)
         offsets = list(range(at, at + each))
         batches = {(UUID(int=1), 0, Origin(5, 0, offset)): offset for offset in offsets}
-        index.add(at + each, offsets, offsets, [], newest_ms=newest_ms, batches=batches)
+        index.add(
+            at + each,
+            offsets,
+            offsets,
+            [],
+            topics=[index.number_of(UUID(int=1))] * len(offsets),
+            newest_ms=newest_ms,
+            batches=batches,
+        )
         index.write(NOTHING)
     index = DueIndex(tmp_path, "x")
     found = []
@@ -183,7 +192,15 @@ def test_old_batches_take_no_memory_while_a_log_is_read_again(tmp_path: Path) ->
     for at, stored_ms in ((0, NOW_MS - 3_600_000), (10, NOW_MS)):
         offsets = list(range(at, at + 10))
         batches = {(UUID(int=1), 0, Origin(5, 0, at)): at + 9}
-        index.add(at + 10, offsets, offsets, [], newest_ms=stored_ms, batches=batches)
+        index.add(
+            at + 10,
+            offsets,
+            offsets,
+            [],
+            topics=[index.number_of(UUID(int=1))] * len(offsets),
+            newest_ms=stored_ms,
+            batches=batches,
+        )
     index.write(NOTHING)
     index = DueIndex(tmp_path, "x")
     (batches,) = index.load(0, 20)
@@ -198,13 +215,54 @@ def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+def test_what_is_in_memory_is_in_a_tail_file_until_a_run_file_has_it(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset * 7 % 100, offset) for offset in range(TAIL_RECORDS - 3)]
+    index = filled(tmp_path, entries)
+    assert not index.wants_tail
+    more = [(NOW_MS, offset) for offset in range(TAIL_RECORDS - 3, TAIL_RECORDS)]
+    for due, offset in more:
+        index.add(offset + 1, [due], [offset], [], topics=[0], newest_ms=NOW_MS, batches={})
+    assert index.wants_tail
+    index.write_tail(NOTHING)
+    assert not index.wants_tail
+    (path,) = tmp_path.iterdir()
+    run = read_run(path)
+    assert run is not None
+    assert list(zip(run.dues.tolist(), run.offsets.tolist(), strict=True)) == sorted(entries + more)
+    assert {run.topics.table[each] for each in run.topics.numbers} == {UUID(int=each) for each in (1, 2, 3)}
+    assert all_of(index) == sorted(entries + more)
+    index.write(NOTHING)
+    assert [each.suffix for each in tmp_path.iterdir()] == [SUFFIX]
+
+
+def test_a_topic_is_known_behind_a_merge_and_a_file(tmp_path: Path) -> None:
+    entries = [(NOW_MS + offset * 7_919 % 1_009, offset) for offset in range(1_001)]
+    filled(tmp_path, entries, runs=1)
+    (path,) = tmp_path.iterdir()
+    run = read_run(path)
+    assert run is not None
+    found = {
+        int(offset): run.topics.table[number]
+        for offset, number in zip(run.offsets, run.topics.numbers, strict=True)
+    }
+    assert found == {offset: UUID(int=1 + offset % 3) for offset in range(run.end)}
+
+
 def test_memory_is_bounded_by_a_run(tmp_path: Path) -> None:
     index = DueIndex(tmp_path, "x")
     list(index.load(0, 0))
     for at in range(0, RUN_RECORDS, 4_096):
         assert not index.is_full
         dues = list(range(at, at + 4_096))
-        index.add(at + 4_096, dues, dues, [], newest_ms=0, batches={})
+        index.add(
+            at + 4_096,
+            dues,
+            dues,
+            [],
+            topics=[index.number_of(UUID(int=1))] * len(dues),
+            newest_ms=0,
+            batches={},
+        )
     assert index.is_full
     index.write(NOTHING)
     assert (index.is_full, index.memory_entries, len(index)) == (False, 0, RUN_RECORDS)

@@ -10,7 +10,7 @@ from appliance.delivery.due import AT, DELAY
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.clock_steps import TOLERANCE_MS
-from appliance.services.due_index import SUFFIX, DueIndex
+from appliance.services.due_index import CATCH_UP_MAX, SUFFIX, DueIndex
 from appliance.services.exact_lane import ExactLane
 from appliance.services.progress import Frontier
 from tests.services.stored_records import as_stored
@@ -422,3 +422,16 @@ def test_the_end_of_a_log_that_is_lost_during_a_load_doubles_no_record(tmp_path:
     house.read()
     lane.loaded(as_stored([house.log[each] for each in offsets[1::2] if each < 290]))  # of before
     assert house.pop_all(NOW_MS + HOUR_MS) == list(range(290))
+
+
+def test_a_start_without_room_on_the_disk_reads_a_bounded_number_of_records(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    lane = house.lane
+    lane.catch_up_to = CATCH_UP_MAX + 1
+    numbers = list(range(CATCH_UP_MAX))
+    lane.index.add(
+        CATCH_UP_MAX - 1, numbers[:-1], numbers[:-1], [], topics=numbers[:-1], newest_ms=NOW_MS, batches={}
+    )
+    assert lane.has_room
+    lane.index.add(CATCH_UP_MAX, [NOW_MS], [CATCH_UP_MAX - 1], [], topics=[0], newest_ms=NOW_MS, batches={})
+    assert not lane.has_room

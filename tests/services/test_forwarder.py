@@ -17,9 +17,10 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
 from appliance.services.cancellations import GROUP_MS, KEPT_MS
+from appliance.services.due_index import read_run
 from appliance.services.exact_lane import ExactLane
 from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
-from tests.services.delivering import LEVELS, TOPIC, Delivering
+from tests.services.delivering import LEVELS, TOPIC, TOPIC_ID, Delivering
 
 
 @pytest.fixture
@@ -420,3 +421,13 @@ def test_a_backlog_of_several_exact_levels_comes_in_due_order(house: Delivering)
     values = [int((each or b"").rstrip(b"\0")) for each in house.delivered()]
     assert len(values) == count
     assert values == sorted(values)
+
+
+def test_look_ups_find_in_files_what_no_run_file_has(house: Delivering, tmp_path: Path) -> None:
+    for _ in range(3):
+        house.store(*[b"v"] * 1_000, level="exact_1h", due_in_ms=1_800_000)
+    house.pass_ms(20_000, step_ms=1_000)
+    (path,) = (tmp_path / INDEX_DIRECTORY).iterdir()
+    run = read_run(path)
+    assert run is not None
+    assert (len(run), run.topics.table) == (3_000, [TOPIC_ID])
