@@ -436,9 +436,9 @@ _DECLARATIONS: Final = (
         "retry.group",
         STRING,
         "",
-        "The consumer group whose retry topic this is. `appliance retries enable` sets it. The broker "
-        "delivers the records of a topic with this setting again after a delay. The setting needs "
-        "delivery.delay.enable. See docs/retries.md. Kafka has no such setting.",
+        "The consumer group to which this retry topic belongs. `appliance retries enable` sets this value. "
+        "The broker delivers the records of a topic with this setting again after a delay. The setting "
+        "needs delivery.delay.enable. See docs/retries.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(

@@ -58,10 +58,11 @@ and `alerts.yml`. `python -c "import appliance.metrics as m; print(m.__path__[0]
 ## OpenTelemetry
 
 With `metrics.otlp.endpoint = http://127.0.0.1:4318`, the metrics process also sends the series of `/metrics` to an
-OpenTelemetry collector. It sends them to the path `/v1/metrics` every `metrics.otlp.interval.ms`, as OTLP over HTTP in
-JSON. The names are the names on this page without `_total`. Counters are cumulative, and begin when the appliance
-started. If the collector does not answer, the metrics process logs a line, and the next request has newer values. When
-the appliance stops, the metrics process sends the last values, and waits for the collector for at most a second.
+OpenTelemetry collector. The process sends the series to the path `/v1/metrics` every `metrics.otlp.interval.ms`, as
+OTLP over HTTP in JSON. The names are the names on this page without `_total`. Counters are cumulative, and begin when
+the appliance started. If the collector does not answer, the metrics process logs a line, and the next request has newer
+values. When the appliance stops, the metrics process sends the last values, and waits for the collector for at most a
+second.
 
 ## Metrics of clients
 
@@ -119,9 +120,9 @@ read the answer within 30 seconds.
   topic.
 - The label `broker` is the number of a broker slot. The label `process` is a role as in `appliance status`, such as
   `netproc 1`.
-- The `metrics.topics.max` oldest topics have their own series. The first `metrics.groups.max` groups by name
-  also have their own series, as long as all groups together have at most 200,000 committed offsets. Two series count
-  the other topics and groups.
+- The `metrics.topics.max` oldest topics have their own series. The first `metrics.groups.max` groups by name also have
+  their own series, as long as all groups together have at most 200,000 committed offsets. Two series count the other
+  topics and groups.
 - The option `metrics.partitions` adds series for each partition. For 1,000 topics with 8 partitions each, these are
   64,000 additional series.
 - The metrics process asks the coordinators about groups every `metrics.groups.interval.ms`, over rings in shared
@@ -140,9 +141,9 @@ read the answer within 30 seconds.
   metrics process uses the first record of the log. A group that has read all records has the age 0. The series has no
   sample if the batch has no timestamp, or before the metrics process has read the batch.
 - The metrics process reads the times for the ages of groups from the headers of batches. Reading one header takes about
-  50 µs. In each 100 ms, the metrics process reads for at most 2 ms. With thousands of groups and partitions, it reads a
-  part of them each time. Between two reads, the age of a group that consumes stays the same, and the age of another
-  group increases with the clock.
+  50 µs. In each 100 ms, the metrics process reads for at most 2 ms. With thousands of groups and partitions, the
+  metrics process reads a part of the headers each time. Between two reads, the age of a group that consumes stays the
+  same, and the age of another group increases with the clock.
 - `appliance_request_stage_duration_seconds` has six stages. The stage `receive` goes from the first byte of a request
   to its last byte. The other stages, and the total time, begin at the last byte. The stage `queue` ends when a worker
   takes an operation of the request. The stage `log` is the append, or the look-up of records. In the stage `replicate`,
@@ -151,9 +152,9 @@ read the answer within 30 seconds.
   stage `answer` ends when the broker has made the answer. For a Fetch, this stage includes the wait for records. The
   stage `send` ends when the last byte of the answer is sent, after earlier answers of the connection.
 - The sum of `appliance_process_proportional_bytes` over all processes is the memory of the whole appliance. Only the
-  supervisor may read these values from the kernel. It reads them when the metrics process asks, at most every 30
-  seconds. The same is true for `appliance_process_open_files` and the two series of disks. They do not count what a
-  process reads or writes between the last reading and the end of the process.
+  supervisor may read these values from the kernel. The supervisor reads these values when the metrics process asks, at
+  most every 30 seconds. The same is true for `appliance_process_open_files` and the two series of disks. They do not
+  count what a process reads or writes between the last reading and the end of the process.
 - `appliance_delayed_…`, `appliance_retry_…`, `appliance_message_audit_…` and `appliance_trace_…` need
   `services.processes`. The lateness of a delayed record begins when the record is due, even if the appliance does not
   run at that time. `appliance_console_…` needs `console.listener`.
