@@ -202,6 +202,8 @@ def _install_service(stage: Path, debian: Path) -> None:
     for source, name in (
         (debian / "sysctl.conf", "usr/lib/sysctl.d/50-appliance.conf"),
         (systemd / "sysctl.conf", f"usr/share/doc/{PACKAGE}/examples/sysctl.conf"),
+        # debhelper installs no slices; it puts the other units there, too.
+        (systemd / "appliance.slice", "lib/systemd/system/appliance.slice"),
         (systemd / "appliance.catalog", "usr/lib/systemd/catalog/appliance.catalog"),
         (debian / "appliance.toml", "etc/appliance/appliance.toml"),
         (debian / "lintian-overrides", f"usr/share/lintian/overrides/{PACKAGE}"),

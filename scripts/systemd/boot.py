@@ -150,6 +150,7 @@ def _install(build: Path, old: Path) -> None:
     deploy = REPOSITORY / "deploy" / "systemd"
     shutil.copy2(deploy / "appliance.service", units)
     shutil.copy2(deploy / "appliance.socket", units)
+    shutil.copy2(deploy / "appliance.slice", units)
     for name, folder, called in (
         ("sysusers.conf", "etc/sysusers.d", "appliance.conf"),
         ("tmpfiles.conf", "etc/tmpfiles.d", "appliance.conf"),

@@ -30,6 +30,7 @@ CONFIG: Final = Path("/etc/appliance/appliance.toml")
 DATA: Final = Path("/var/lib/appliance")
 DROP_INS: Final = Path("/etc/systemd/system/appliance.service.d")
 UNIT: Final = "appliance.service"
+SLICE: Final = "appliance.slice"
 ADDRESS: Final = "127.0.0.1:9092"
 TOPIC: Final = "kept"
 EXPOSURE_MAX: Final = 2.0
@@ -235,7 +236,7 @@ def units_are_valid() -> str:
     run("systemd-tmpfiles", "--create", "appliance.conf")
     configure()
     run("systemctl", "daemon-reload")
-    for unit in (UNIT, "appliance.socket"):
+    for unit in (UNIT, "appliance.socket", SLICE):
         said = subprocess.run(
             ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
         )
@@ -267,8 +268,10 @@ def notify() -> str:
 def control_group() -> str:
     """all processes are the service's, under its slice, as its user, and are counted"""
     group = shown("ControlGroup")
-    assert group == "/system.slice/appliance.service", group
-    assert shown("Slice") == "system.slice"
+    assert group == f"/{SLICE}/appliance.service", group
+    assert shown("Slice") == SLICE
+    assert shown("ActiveState", SLICE) == "active"
+    assert shown("FragmentPath", SLICE).endswith(f"/{SLICE}"), "systemd made the slice without a file"
     listed = set(map(int, Path(f"/sys/fs/cgroup{group}/cgroup.procs").read_text().split()))
     living = processes()
     assert len(living) >= 6, living
@@ -279,7 +282,9 @@ def control_group() -> str:
     tasks = "tasks are not counted on this host"
     if "pids" in Path("/sys/fs/cgroup/cgroup.controllers").read_text().split():
         tasks = f"{shown('TasksCurrent')} tasks"
-        assert len(living) <= int(shown("TasksCurrent")) < int(shown("TasksMax")), shown("TasksCurrent")
+        current = int(shown("TasksCurrent"))
+        assert len(living) <= current < int(shown("TasksMax")), current
+        assert int(shown("TasksCurrent", SLICE)) >= len(living), "the slice counts the service's tasks"
     return f"{len(living)} processes; {tasks}"
 
 

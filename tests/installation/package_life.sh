@@ -46,6 +46,8 @@ test -n "$(find /usr/lib/log-appliance -name '*.pyc' -print -quit)"
 test "$(systemctl is-enabled appliance.service)" = enabled
 test "$(systemctl is-enabled appliance.socket || true)" = disabled
 systemd-analyze verify "$unit"
+grep "^Slice=appliance.slice$" "$unit"
+systemd-analyze verify "${unit%.service}.slice"
 journalctl --list-catalog | grep "The appliance cannot start" # dpkg's trigger of systemd has read it
 
 # 2. Pages and completions are there, can be read, and say what this version says.

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from appliance.config.settings import Settings
+from appliance.console.server import CONNECTIONS_MAX
+from appliance.log import flusher, log_directory
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # the scripts import each other, as programs
@@ -61,3 +66,16 @@ def test_the_options_host_and_port_count_because_no_socket_comes_with_the_servic
 def test_the_package_makes_byte_code_before_the_service_starts() -> None:
     script = (ROOT / "deploy/debian/log-appliance.postinst").read_text()
     assert script.index("py3compile -p log-appliance /usr/lib/log-appliance") < script.index("#DEBHELPER#")
+
+
+def test_the_unit_allows_as_many_tasks_as_its_readme_derives_from_the_threads_of_a_worker() -> None:
+    # Of a worker: its loop, flushers, a mover of partitions, sweep, checkpoints, replicas that open, logs that close.
+    worker = 1 + flusher.THREADS + 1 + 1 + 1 + log_directory._CLOSING_THREADS
+    unit = (ROOT / "deploy/systemd/appliance.service").read_text().splitlines()
+    (tasks_max,) = [int(line.partition("=")[2]) for line in unit if line.startswith("TasksMax=")]
+    (slots,) = [each.metadata["declaration"].maximum for each in fields(Settings) if each.name == "slots"]
+    assert tasks_max >= slots * (4 + 1) * worker + CONNECTIONS_MAX + 8 * 20
+    readme = " ".join((ROOT / "deploy/systemd/README.md").read_text().split())
+    assert f"at most {worker} threads" in readme
+    assert f"{slots} × (4 + 1) × {worker} = {slots * 5 * worker} tasks" in readme
+    assert f"TasksMax={tasks_max}`" in readme
