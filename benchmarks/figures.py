@@ -433,6 +433,8 @@ THROUGHPUT_100 = _stream("throughput_100", "100 B", MOCK_90, KAFKA_AHEAD)
 
 FIGURES: tuple[Figure, ...] = (
     Figure("start.first_ack_ms", "start to first acknowledged record", "ms", LESS, (Goal(1000), KAFKA_FIFTH)),
+    Figure("fixture.first_ack_ms", "first broker of a test run: call to first record", "ms", LESS),
+    Figure("fixture.next_ack_ms", "further brokers of a test run: call to first record", "ms", LESS),
     Figure("start_1000.first_ack_ms", "the same with 1,000 partitions", "ms", LESS, (KAFKA_FIFTH,)),
     Figure("recovery_1g.first_ack_ms", "the same after kill -9 with 1 GiB of log", "ms", LESS, (KAFKA_30,)),
     Figure("recovery_10g.first_ack_ms", "the same after kill -9 with 10 GiB of log", "ms", LESS, (KAFKA_30,)),

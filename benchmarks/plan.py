@@ -13,6 +13,7 @@ from benchmarks.cases.case import Case, Scale
 
 ABOUT: dict[str, tuple[float, float, float]] = {
     "start": (3, 0, 7),
+    "fixture": (5, 0, 30),
     "idle": (8, 0, 14),
     "idle_connections": (6, 0, 14),
     "start_1000": (7, 0, 20),

@@ -1,5 +1,6 @@
 """The appliance, started the way its users start it, from a build of this tree's source."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from benchmarks.brokers import certificate
 from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, free_port
 from benchmarks.brokers.builds import Kind, build
 from benchmarks.brokers.setting import AS_SHIPPED, AUTHORIZER, SECURITY_PROTOCOLS, Setting
+from benchmarks.places import ROOT
 from benchmarks.void import Void
 
 LANES_MAX = 16
@@ -81,6 +83,20 @@ class Appliance(SpawnedBroker):
     def start(self) -> None:
         build(self._kind)  # before the clock starts
         super().start()
+
+    def fixture_seconds(self, count: int) -> list[float]:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(
+            [sys.executable, "-P", str(ROOT / "benchmarks" / "load" / "fixtures.py"), str(count)],
+            env={**environment, **self.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Void(f"the fixture failed: {done.stderr.strip()[-300:]}")
+        seconds: list[float] = json.loads(done.stdout)
+        return seconds
 
     def slot_pids(self, slot: int) -> list[int]:
         titles = re.compile(rf"(ioproc {slot}\.\d+|replica {slot})")

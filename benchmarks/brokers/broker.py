@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicMetadata  # type: ignore[attr-defined]
@@ -106,6 +106,13 @@ class Broker(ABC):
         """Begins to start it again; when it serves, Metadata says."""
         raise Void(f"{self.name} has no slots")
 
+    def fixture_seconds(self, count: int) -> list[float]:
+        """Start `count` brokers one after another, each on an empty directory, as a test's fixture does.
+
+        Return the seconds of each from the call to the first acknowledged record. Raises Void.
+        """
+        raise Void(f"{self.name} has no fixture")
+
     def is_alive(self) -> bool:
         """Whether its first process runs."""
         return True
@@ -116,7 +123,7 @@ class Broker(ABC):
     def wake(self) -> None:  # noqa: B027 (as `rest`)
         """Be as before `rest`."""
 
-    def __enter__(self) -> "Broker":
+    def __enter__(self) -> Self:
         self.start()
         return self
 

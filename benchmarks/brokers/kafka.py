@@ -1,7 +1,9 @@
 """Apache Kafka from Maven artifacts: KRaft, its shipped defaults, its start script's JVM flags."""
 
+import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +55,7 @@ class Kafka(SpawnedBroker):
         self.can_be_halted = setting.slots == 1
         self._libs = libs()
         self._doors: dict[str, str] = {}
+        self.format_seconds = 0.0
 
     def start(self) -> None:
         self.ready_word = "Kafka Server started" if self.setting.slots == 1 else "ready"
@@ -63,12 +66,14 @@ class Kafka(SpawnedBroker):
         (self.data_dir / "log4j2.properties").write_text(LOG_CONFIGURATION)
         for slot, port in enumerate(ports):
             self._properties(slot).write_text(self._settings(slot, port, controller))
+        began = time.monotonic()
         if is_new:
             storage = self._java("-Xmx256m", "kafka.tools.StorageTool")
-            identity = _output([*storage, "random-uuid"]).split()[-1]
+            identity = _identity()
             for slot in range(self.setting.slots):
                 voters = "--no-initial-controllers" if slot else "--standalone"
                 _output([*storage, "format", voters, "-t", identity, "-c", str(self._properties(slot))])
+        self.format_seconds = time.monotonic() - began
         super().start()
 
     def await_leaders(self) -> None:
@@ -85,6 +90,19 @@ class Kafka(SpawnedBroker):
         file = self.data_dir / "commands.json"
         file.write_text(json.dumps(commands))
         return [sys.executable, str(Path(together.__file__)), "Kafka Server started", str(file)]
+
+    def fixture_seconds(self, count: int) -> list[float]:
+        found = []
+        for number in range(count):
+            place = self.data_dir / f"fixture-{number}"
+            place.mkdir()
+            broker = Kafka(place)
+            with broker:  # the seconds begin with the format; the stop is not counted
+                if broker.first_ack_seconds is None:
+                    raise Void("no record was acknowledged")
+                found.append(broker.format_seconds + broker.first_ack_seconds)
+            shutil.rmtree(place)
+        return found
 
     def slot_pids(self, slot: int) -> list[int]:
         wanted = str(self._properties(slot)).encode()
@@ -168,6 +186,11 @@ class Kafka(SpawnedBroker):
     def _java(self, *words: str) -> list[str]:
         configuration = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         return ["java", configuration, "-cp", f"{self._libs}/*", *words]
+
+
+def _identity() -> str:
+    """An id of a cluster, as `random-uuid` of kafka.tools.StorageTool makes it in a JVM of its own."""
+    return "A" + base64.urlsafe_b64encode(os.urandom(16)).decode()[1:22]
 
 
 def libs() -> Path:

@@ -5,6 +5,7 @@ from benchmarks.cases import (
     backup,
     delayed,
     fairness,
+    fixture,
     footprint,
     groups,
     lanes,
@@ -23,6 +24,7 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *footprint.CASES,
+        *fixture.CASES,
         *many.CASES,
         *one_record.CASES,
         *python_clients.CASES,
