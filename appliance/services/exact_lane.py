@@ -39,6 +39,7 @@ from collections import deque
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import Waiting
@@ -97,6 +98,7 @@ class ExactLane(Lane):
         index: DueIndex,
         frontier: Frontier,
         wanted: Collection[int] = (),
+        uptime_ms: int,
     ) -> None:
         super().__init__(level, delay_ms, position=position, wanted=wanted)
         self.index = index
@@ -115,7 +117,7 @@ class ExactLane(Lane):
         self._has_news = False
         self._record_bytes = ENTRY_BYTES
         self._load_max = LOAD_RECORDS
-        for batches in index.load(position, frontier.read_to):
+        for batches in index.load(position, frontier.read_to, uptime_ms=uptime_ms):
             self._remember(batches)
         self.read_to = index.read_to
         self._batches: Batches = {}
@@ -142,7 +144,7 @@ class ExactLane(Lane):
     @property
     def has_room(self) -> bool:
         """Everything is read at once, because what comes last can be due first."""
-        return self.index.has_room
+        return self.index.has_room if self.has_caught_up else self.index.may_catch_up
 
     def begin_at(self, offset: int) -> None:
         if offset > self.read_to:
@@ -178,10 +180,14 @@ class ExactLane(Lane):
                 del self.corrections[-1]
             self.corrections.append((offset, self._correction_ms))
 
-    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int, uptime_ms: int) -> None:
+        self._uptime_ms = uptime_ms
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
+        topics: list[int] = []
+        topic_id: UUID | None = None
+        topic = 0
         batches = self._batches = {}
         latest_ms = now_ms + self._correction_ms + TOLERANCE_MS
         if self.corrections or any(each.stored_ms > latest_ms for each in records):
@@ -197,6 +203,10 @@ class ExactLane(Lane):
                 continue
             dues.append(key[0])
             offsets.append(stored.at)
+            if stored.topic_id is not topic_id:
+                topic_id = stored.topic_id
+                topic = self.index.number_of(topic_id)
+            topics.append(topic)
             name = stored.delivery_id
             if name is not None:
                 ids.append((fingerprint_of(stored.topic_id, stored.partition, name), key[0], key[1]))
@@ -204,8 +214,9 @@ class ExactLane(Lane):
                 self._put(key, stored)
         self._know_last()
         if next_offset > self.read_to:
-            newest_ms = records[-1].stored_ms if records else 0
-            self.index.add(next_offset, dues, offsets, ids, newest_ms=newest_ms, batches=batches)
+            self.index.add(
+                next_offset, dues, offsets, ids, topics=topics, newest_ms=uptime_ms, batches=batches
+            )
             self.read_to = next_offset
             self._evict()
 
@@ -446,10 +457,10 @@ class ExactLane(Lane):
         read_to = self._late[0] if self._late else self.read_to
         return Frontier(read_to, *self.frontier, tuple(self.corrections))
 
-    def written(self, frontier: Frontier, *, now_ms: int) -> None:
+    def written(self, frontier: Frontier, *, uptime_ms: int) -> None:
         """A state record with this frontier is committed."""
         self._committed = frontier.due_ms, frontier.offset
-        self.index.forget(self._committed, before_ms=now_ms - REMEMBERED_MS)
+        self.index.forget(self._committed, before_ms=uptime_ms - REMEMBERED_MS)
 
     @property
     def wants_write(self) -> bool:
@@ -459,9 +470,14 @@ class ExactLane(Lane):
         """Write a run file. Raises OSError."""
         self.index.write(self._committed)
 
-    def may_forget(self, now_ms: int) -> int:
+    def write_tail(self) -> None:
+        """Write what no run file has for those who look at it, if it is much. Raises OSError."""
+        if self.index.wants_tail:
+            self.index.write_tail(self._committed)
+
+    def may_forget(self, uptime_ms: int) -> int:
         self.position = max(self.position, self.index.oldest(self.frontier, precisely=True))
-        return super().may_forget(now_ms)
+        return super().may_forget(uptime_ms)
 
     def check(self) -> None:
         """Raise AssertionError if what is kept contradicts itself."""

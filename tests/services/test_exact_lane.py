@@ -10,7 +10,7 @@ from appliance.delivery.due import AT, DELAY
 from appliance.delivery.waiting import Origin, Waiting
 from appliance.protocol.records.record import Record
 from appliance.services.clock_steps import TOLERANCE_MS
-from appliance.services.due_index import SUFFIX, DueIndex
+from appliance.services.due_index import CATCH_UP_MAX, SUFFIX, DueIndex
 from appliance.services.exact_lane import ExactLane
 from appliance.services.progress import Frontier
 from tests.services.stored_records import as_stored
@@ -50,7 +50,14 @@ class House:
     def open(self, *, set_back_ms: int = 0, now_ms: int = NOW_MS) -> ExactLane:
         """Begin with what is in files, the log, and the last state record."""
         index = DueIndex(self.directory, "x")
-        self.lane = ExactLane("exact_1h", HOUR_MS, position=self.position, index=index, frontier=self.written)
+        self.lane = ExactLane(
+            "exact_1h",
+            HOUR_MS,
+            position=self.position,
+            index=index,
+            frontier=self.written,
+            uptime_ms=now_ms,
+        )
         if set_back_ms:
             self.lane.set_back(set_back_ms)
         self.lane.catch_up_to = max(self.lane.catch_up_to, len(self.log))
@@ -65,7 +72,12 @@ class House:
     def read(self, now_ms: int = NOW_MS) -> None:
         lane = self.lane
         if lane.read_to < len(self.log):
-            lane.take(as_stored(self.log[lane.read_to :]), next_offset=len(self.log), now_ms=now_ms)
+            lane.take(
+                as_stored(self.log[lane.read_to :]),
+                next_offset=len(self.log),
+                now_ms=now_ms,
+                uptime_ms=now_ms,
+            )
         lane.check()
 
     def load(self) -> None:
@@ -91,7 +103,7 @@ class House:
     def write(self) -> None:
         self.lane.settle()
         self.position, self.written = self.lane.position, self.lane.progress()
-        self.lane.written(self.written, now_ms=NOW_MS)
+        self.lane.written(self.written, uptime_ms=NOW_MS)
 
     def step(self, rng: random.Random, steps_ms: tuple[int, ...]) -> int:
         """Set the clock in one of five cases, and let the lane see it; return by how much."""
@@ -329,7 +341,12 @@ def test_offsets_that_a_power_cut_has_taken_come_again(tmp_path: Path) -> None:
     house.write()
     del house.log[2:]
     house.lane = ExactLane(
-        "exact_1h", HOUR_MS, position=house.position, index=DueIndex(tmp_path, "x"), frontier=house.written
+        "exact_1h",
+        HOUR_MS,
+        position=house.position,
+        index=DueIndex(tmp_path, "x"),
+        frontier=house.written,
+        uptime_ms=NOW_MS,
     )
     assert house.lane.known_end == 4
     house.lane.end_at(2)
@@ -422,3 +439,16 @@ def test_the_end_of_a_log_that_is_lost_during_a_load_doubles_no_record(tmp_path:
     house.read()
     lane.loaded(as_stored([house.log[each] for each in offsets[1::2] if each < 290]))  # of before
     assert house.pop_all(NOW_MS + HOUR_MS) == list(range(290))
+
+
+def test_a_start_without_room_on_the_disk_reads_a_bounded_number_of_records(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    lane = house.lane
+    lane.catch_up_to = CATCH_UP_MAX + 1
+    numbers = list(range(CATCH_UP_MAX))
+    lane.index.add(
+        CATCH_UP_MAX - 1, numbers[:-1], numbers[:-1], [], topics=numbers[:-1], newest_ms=NOW_MS, batches={}
+    )
+    assert lane.has_room
+    lane.index.add(CATCH_UP_MAX, [NOW_MS], [CATCH_UP_MAX - 1], [], topics=[0], newest_ms=NOW_MS, batches={})
+    assert not lane.has_room
