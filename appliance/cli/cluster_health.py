@@ -11,7 +11,7 @@ from appliance.cli.client import admin_client, asked
 from appliance.cli.cluster_view import ClusterView, PartitionView, cluster_view, first_that_answers
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options
-from appliance.cli.output import json_option, print_json
+from appliance.cli.output import json_option, print_json, say
 from appliance.cli.request import TooOld, request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_log_dirs import UNKNOWN_BYTES, DescribeLogDirsRequest
@@ -197,4 +197,4 @@ def _print(told: dict[str, Any]) -> None:
         for each in found:
             examples = ", ".join(each["examples"])
             more = f" and {each['count'] - NAMES_MAX} more" if each["count"] > NAMES_MAX else ""
-            click.echo(f"{title}{each['count']} {each['text']}: {examples}{more}")
+            say(f"{title}{each['count']} {each['text']}: {examples}{more}")

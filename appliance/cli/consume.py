@@ -18,7 +18,7 @@ from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.group_reading import GroupReader, Sink, Stop
 from appliance.cli.options import client_options
-from appliance.cli.output import TerminalSink
+from appliance.cli.output import TerminalSink, say
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, partitions_of, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
@@ -212,7 +212,7 @@ def consume(
         "fetch.wait.max.ms": 500 if follow else 50,
     }
     with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as opened_sink:
-        sink = _shown_on(opened_sink, is_text=output is None and not as_json)
+        sink = _shown_on(opened_sink, as_json=as_json) if output is None else opened_sink
         if group is not None:
             options["auto.offset.reset"] = "latest" if start.anchor is Anchor.END else "earliest"
             with Stop() as stop:
@@ -267,11 +267,11 @@ def _check(
         raise click.UsageError("--group allows only --from beginning or end, and no --partition")
 
 
-def _shown_on(sink: BinaryIO, *, is_text: bool) -> Sink:
+def _shown_on(sink: BinaryIO, *, as_json: bool) -> Sink:
     """Return where to print records: with escapes on a terminal, unless somebody has asked for the bytes."""
     source = click.get_current_context().get_parameter_source("encoding")
-    if is_text and sys.stdout.isatty() and source is ParameterSource.DEFAULT:
-        return TerminalSink(sink)
+    if sys.stdout.isatty() and (as_json or source is ParameterSource.DEFAULT):
+        return TerminalSink(sink, as_json=as_json)
     return sink
 
 
@@ -395,4 +395,4 @@ def _assign(
 
 
 def _warn(text: str) -> None:
-    click.echo(f"appliance: {text}", err=True)
+    say(f"appliance: {text}", err=True)

@@ -15,7 +15,7 @@ from appliance.cli.group_lag import lags
 from appliance.cli.group_offsets import delete_offsets
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
-from appliance.cli.output import json_option, print_json, print_table, shown_duration, shown_time
+from appliance.cli.output import json_option, print_json, print_table, say, shown_duration, shown_time
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
 
@@ -160,7 +160,7 @@ def lag(
             right=("PARTITION", *_LAG_HEADINGS),
         )
         for group in told:
-            click.echo(f"{group['group']}: total lag {group['lag']}")
+            say(f"{group['group']}: total lag {group['lag']}")
 
     watched(show, watch_s)
 
@@ -310,7 +310,7 @@ def _print_described(described: list[dict[str, Any]]) -> None:
             *([f"assignor {group['assignor']}"] if group["assignor"] else []),
             *([f"coordinator {group['coordinator']}"] if group["coordinator"] is not None else []),
         ]
-        click.echo(", ".join(words))
+        say(", ".join(words))
         clients = {each["member"]: f"{each['client']} {each['host']}" for each in group["members"]}
         print_table(
             ("TOPIC", "PARTITION", *_LAG_HEADINGS, "MEMBER", "CLIENT"),

@@ -15,7 +15,7 @@ import click
 from appliance.cli.client import asked, producer, refusal
 from appliance.cli.connecting import BrokerError, said_options
 from appliance.cli.options import client_options, name_and_value, unescaped
-from appliance.cli.output import json_option, print_json
+from appliance.cli.output import json_option, print_json, say
 from appliance.cli.retry_watch import RetryWatch
 from appliance.errors import OperatorFault
 from appliance.extras import is_installed
@@ -400,7 +400,7 @@ def _records_text(count: int) -> str:
 
 
 def _warn(text: str) -> None:
-    click.echo(f"appliance: {text}", err=True)
+    say(f"appliance: {text}", err=True)
 
 
 def send(

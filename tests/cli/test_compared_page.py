@@ -1,4 +1,4 @@
-"""The page that compares the command line: its commands parse, and it leaves out neither one of them nor a script."""
+"""The page that compares the command line: its commands parse, and it names all of them and each script of Kafka."""
 
 from __future__ import annotations
 

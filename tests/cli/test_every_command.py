@@ -35,6 +35,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 ALL = dict(commands())
 DESTROYS = {
+    "backup prune",
     "dead-letters purge",
     "delayed cancel",
     "groups delete",
