@@ -218,13 +218,14 @@ def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
 def test_what_is_in_memory_is_in_a_tail_file_until_a_run_file_has_it(tmp_path: Path) -> None:
     entries = [(NOW_MS + offset * 7 % 100, offset) for offset in range(TAIL_RECORDS - 3)]
     index = filled(tmp_path, entries)
-    assert not index.wants_tail
+    wants = [index.wants_tail]
     more = [(NOW_MS, offset) for offset in range(TAIL_RECORDS - 3, TAIL_RECORDS)]
     for due, offset in more:
         index.add(offset + 1, [due], [offset], [], topics=[0], newest_ms=NOW_MS, batches={})
-    assert index.wants_tail
+    wants.append(index.wants_tail)
     index.write_tail(NOTHING)
-    assert not index.wants_tail
+    wants.append(index.wants_tail)
+    assert wants == [False, True, False]
     (path,) = tmp_path.iterdir()
     run = read_run(path)
     assert run is not None
