@@ -360,7 +360,23 @@ class ConsumerCore:
     # ── the order of keys ────────────────────────────────────────────────────────────────────────────────
 
     def take(self, records_max: int) -> Records:
-        """As `Fetching.take`, in the order that the group asks for."""
+        """As `Fetching.take`, in the order that the group asks for, and what may have killed by itself."""
+        readings = self.fetching.readings
+        turns = () if self.deaths is None else self.deaths.turns(readings, self.core.scheduler.now_s)
+        if not turns:
+            return self._take(records_max)
+        for some in turns:
+            before = dict(self.fetching.most)
+            self.fetching.most.update((place, 0) for place in readings if place not in some)
+            try:
+                taken = self._take(records_max)
+            finally:
+                self.fetching.most = before
+            if taken:
+                return taken
+        return {}
+
+    def _take(self, records_max: int) -> Records:
         if not self.by_key:
             return self.fetching.take(records_max)
         return self.key_orders.take(records_max, self.core.scheduler.now_s)
@@ -384,6 +400,8 @@ class ConsumerCore:
 
     def sought(self, place: TopicPartition) -> None:
         """The application reads on at another offset: what it was given before does not count."""
+        if self.deaths is not None:
+            self.deaths.sought(place)
         rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
         if rules is not None and rules.is_by_key and place in self.fetching.readings:
             self.key_orders.begin(place, rules, None)
@@ -460,10 +478,14 @@ class ConsumerCore:
         ordered = self.ordered
         if ordered is None or not records:
             return None
+        left_out = set() if self.deaths is None else self.deaths.left_out(records, self.core.scheduler.now_s)
+        for place in left_out:
+            self._take_again(place, records[place][0].offset)
+        records = {place: each for place, each in records.items() if each and place not in left_out}
         kept_in_order = {
             place: each
             for place, each in records.items()
-            if each and place.topic in ordered.rules and place not in self.by_key
+            if place.topic in ordered.rules and place not in self.by_key
         }
         others = {
             place: each
@@ -489,8 +511,10 @@ class ConsumerCore:
                 self.fetching.most.pop(place, None)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
+        for place in [each for each in plan.marks if each not in self.fetching.readings]:
+            del plan.marks[place]  # another consumer has it
         plan.marks.update(self.key_orders.marks())
-        return plan if plan.marks or plan.dead or plan.next_offsets else None
+        return plan if plan.marks or plan.dead or plan.next_offsets or left_out else None
 
     def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord]) -> None:
         """The application gets nothing of the plan, and `dead` were not handed back: take all of them again."""
@@ -503,11 +527,14 @@ class ConsumerCore:
                 self.core.scheduler.now_s,
             )
         for record in (*dead, *(some[0] for some in plan.given.values() if some)):
-            place = TopicPartition(record.topic, record.partition)
-            if place in self.by_key:
-                self.give_back(place, record.offset)
-            else:
-                self.go_on(place, record.offset)
+            self._take_again(TopicPartition(record.topic, record.partition), record.offset)
+
+    def _take_again(self, place: TopicPartition, offset: int) -> None:
+        """Have what was taken at `offset` and behind it be taken again."""
+        if place in self.by_key:
+            self.give_back(place, offset)
+        else:
+            self.go_on(place, offset)
 
     def go_on(self, place: TopicPartition, offset: int) -> None:
         """Read on at `offset`, if the partition is still this consumer's."""
