@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.confirming import require_yes, yes_option
+from appliance.cli.ended_by_signal import ends_by_signal
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.errors import OperatorFault, StorageFault
@@ -79,22 +80,21 @@ def create(
     host, as the appliance's own user or as root.
     """
     from appliance.control.backup.take import take_backup
-    from appliance.control.backup.target import open_target
+    from appliance.control.backup.target import directory_of, open_target
     from appliance.control.backup.upkeep import prune
     from appliance.metrics.backup_page import Success
 
     if len(places) > 2:
         raise click.UsageError("give DATA_DIR and TARGET, or TARGET alone")
     place = places[-1]
-    with _measured(metrics_file, place) as successes:
+    with ends_by_signal(), _measured(metrics_file, place) as successes:
         data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
-        if "://" not in place:
-            _refuse_inside(Path(place), data_dir)
-        target = open_target(place, writes=True)
+        directory = directory_of(place)
+        if directory is not None:
+            _refuse_inside(directory, data_dir)
+        target = open_target(place, writes=True, say=_say)
         try:
-            taken = take_backup(
-                data_dir, target, zookeeper=zookeeper, say=lambda text: click.echo(text, err=True)
-            )
+            taken = take_backup(data_dir, target, zookeeper=zookeeper, say=_say)
             manifest = taken.manifest
             successes.append(
                 Success(taken.elapsed_s, manifest.length_bytes, taken.copied_bytes, len(manifest.partitions))
@@ -115,6 +115,10 @@ def create(
     for id in removed:
         click.echo(f"removed backup {id}")
     return 0
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @contextmanager
@@ -139,10 +143,11 @@ def _measured(file: Path | None, place: str) -> Iterator[list[Success]]:
 
 
 def _write_metrics(file: Path, place: str, success: Success | None) -> StorageFault | None:
+    from appliance.control.backup.target import shown_place
     from appliance.log.checkpoint import replace_file
     from appliance.metrics.backup_page import backup_page
 
-    target = place.partition("?")[0]
+    target = shown_place(place)
     try:
         before = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -243,11 +248,13 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
 
     The command asks for confirmation; without a terminal it requires --yes. It refuses while a backup into TARGET runs.
     """
-    from appliance.control.backup.target import open_target
+    from appliance.control.backup.target import directory_of, open_target
     from appliance.control.backup.upkeep import ids, prune
 
-    place = open_target(target, writes=True)
-    try:
+    directory = directory_of(target)
+    if directory is not None and not directory.is_dir():
+        raise OperatorFault(f"{directory}: no such directory")
+    with ends_by_signal(), closing(open_target(target, writes=True, say=_say)) as place:
         if not yes:
             going = ids(place)[:-keep]
             require_yes(
@@ -258,8 +265,6 @@ def prune(*, target: str, keep: int, yes: bool, as_json: bool) -> None:
                 names=going,
             )
         removed, objects = prune(place, keep)
-    finally:
-        place.close()
     if as_json:
         print_json({"removed": removed, "files": objects})
     else:

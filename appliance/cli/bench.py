@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from appliance.cli.bench_host import DISK_TEST_BYTES, fact_rows, host_facts
 from appliance.cli.bench_load import consume, produce
 from appliance.cli.client import admin_client, answer_of, asked, bootstrap_of
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
+from appliance.cli.ended_by_signal import ends_by_signal
 from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json
 from appliance.cli.perf_latency import latency_figures
@@ -69,7 +69,7 @@ def bench(*, seconds: float, partitions: int, place: Path | None, as_json: bool,
         is_own, bootstrap = False, bootstrap_of(bootstrap)
     if not is_own and place is not None:
         raise click.UsageError("--dir is for a broker of the command's own; leave --bootstrap out")
-    with _ends_by_signal():
+    with ends_by_signal():
         if is_own:
             with own_broker(place) as (address, directory):
                 facts = host_facts(directory)
@@ -84,21 +84,6 @@ def bench(*, seconds: float, partitions: int, place: Path | None, as_json: bool,
         print_json(told)
     else:
         click.echo(table(told))
-
-
-@contextmanager
-def _ends_by_signal() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _bytes_max(facts: dict[str, Any]) -> int:

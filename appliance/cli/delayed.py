@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,17 +14,21 @@ import click
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import asked, producer, refusal
 from appliance.cli.connecting import BrokerError
+from appliance.cli.delayed_index import index_option, local_index
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.topic_client import ClientReader
-from appliance.views.delayed import DelayedView, Soonest, WaitingView, cancelling, delivery_id
+from appliance.views.delayed import DelayedView, WaitingView, cancelling, delivery_id
+from appliance.views.delayed_lookup import DelayedLookup
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 LIMIT: Final = 100
 FLUSH_TIMEOUT_S: Final = 65.0
+UNINDEXED_MIN: Final = 20_000
+"""With so many records that no index file has, the command says why it took long."""
 
 
 @click.group(cls=AliasedGroup, short_help="List, show and cancel delayed records.")
@@ -48,6 +53,19 @@ def _view(bootstrap: str) -> Iterator[DelayedView]:
         yield DelayedView(reader)
 
 
+@contextmanager
+def _lookup(bootstrap: str, data_dir: Path | None) -> Iterator[DelayedLookup]:
+    index = local_index(bootstrap, data_dir)
+    with closing(ClientReader(bootstrap)) as reader:
+        lookup = DelayedLookup(DelayedView(reader), reader, index)
+        yield lookup
+    if lookup.unindexed >= UNINDEXED_MIN:
+        click.echo(
+            f"appliance: {lookup.unindexed} records with exact delays were read from the topics: {index.why}",
+            err=True,
+        )
+
+
 @delayed.command(name="list")
 @click.argument("topic", required=False)
 @click.option(
@@ -57,38 +75,50 @@ def _view(bootstrap: str) -> Iterator[DelayedView]:
     show_default=True,
     help="Show at most this number of records: those that are due first.",
 )
+@index_option
 @json_option
 @client_options
-def list_delayed(*, topic: str | None, limit: int, as_json: bool, bootstrap: str) -> None:
+def list_delayed(
+    *, topic: str | None, limit: int, data_dir: Path | None, as_json: bool, bootstrap: str
+) -> None:
     """List the delayed records that wait for TOPIC, or for all topics, by the time at which they are due.
 
-    The command reads everything that waits, which takes some time if there are millions of records.
+    On the machine of the broker, the command finds records with exact delays in the broker's index of due times.
+    Elsewhere, and for other delays, it reads everything that waits. This takes some time if there are millions of
+    records.
     """
-    soonest = Soonest(limit)
-    with _view(bootstrap) as view:
-        soonest.take(view.waiting(topic))
-    count, found = soonest.count, soonest.first()
+    with _lookup(bootstrap, data_dir) as lookup:
+        listing = lookup.soonest(topic, limit)
+        if lookup.has_read_all:
+            click.echo(
+                "appliance: everything was read, because many records wait for longer than the largest level",
+                err=True,
+            )
+    found = listing.records
     if as_json:
-        print_json({"waiting": count, "records": [each.as_json() for each in found]})
+        shown = [each.as_json() for each in found]
+        print_json({"waiting": listing.count, "waiting_is_exact": listing.is_exact, "records": shown})
         return
     _print(found)
-    if count > len(found):
-        click.echo(f"{count - len(found)} more records wait", err=True)
+    if listing.count > len(found):
+        at_most = "" if listing.is_exact else "at most "
+        click.echo(f"{at_most}{listing.count - len(found)} more records wait", err=True)
 
 
 @delayed.command()
 @click.argument("topic")
 @click.argument("name", metavar="ID", callback=_delivery_id)
+@index_option
 @json_option
 @client_options
-def show(*, topic: str, name: bytes, as_json: bool, bootstrap: str) -> int:
+def show(*, topic: str, name: bytes, data_dir: Path | None, as_json: bool, bootstrap: str) -> int:
     """Show the delayed records of TOPIC whose header delivery.id is ID. The exit code is 1 if there is none.
 
-    The command reads what waits in the partitions that the topic uses.
+    On the machine of the broker, the command finds records with exact delays in the broker's index of due times.
+    Elsewhere, and for other delays, it reads what waits in the partitions that the topic uses.
     """
-    with _view(bootstrap) as view:
-        found = [each for each in view.waiting(topic) if each.waiting.delivery_id == name]
-    found.sort(key=lambda each: each.waiting.due_ms)
+    with _lookup(bootstrap, data_dir) as lookup:
+        found = lookup.with_id(topic, name)
     if as_json:
         print_json([each.as_json() for each in found])
     elif found:

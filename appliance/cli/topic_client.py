@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from appliance.cli.client import admin_client, answer_of, asked, consumer, producer, refusal
-from appliance.cli.cluster_view import METADATA_VERSION, first_that_answers
+from appliance.cli.cluster_view import IDS_VERSION, METADATA_VERSION, first_that_answers
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at, since
 from appliance.cli.request import request
@@ -28,9 +29,21 @@ SILENCE_POLLS: Final = 150
 """After so many polls without a word the broker counts as silent: 30 s."""
 STALL_S: Final = 30.0
 TOPICS_AT_ONCE: Final = 500
+SPAN_OFFSETS: Final = 200
+"""Offsets so near to each other are read together."""
 _END_OF_PARTITION: Final = -191
 _NO_GROUP: Final = 30
 """GROUP_AUTHORIZATION_FAILED. librdkafka asks for a coordinator although the command uses no group."""
+_PICKER_OPTIONS: Final = {
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",  # a record that is gone leaves nothing to show
+    "fetch.wait.max.ms": 10,
+    # A batch of the internal topics fits. Only the first partition of an answer gets a larger one.
+    "fetch.message.max.bytes": 2 << 20,
+    "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 1,
+}
 _WRITER_OPTIONS: Final = {"enable.idempotence": True, "linger.ms": 5, "message.max.bytes": 8 << 20}
 
 
@@ -45,12 +58,14 @@ class ClientReader:
         self._bootstrap = bootstrap
         self._admin: AdminClient = admin_client(bootstrap)
         self._consumer: Consumer | None = None
+        self._picker: Consumer | None = None
         self._topics: dict[str, int] | None = None
 
     def close(self) -> None:
         """End the connections."""
-        if self._consumer is not None:
-            self._consumer.close()
+        for client in (self._consumer, self._picker):
+            if client is not None:
+                client.close()
 
     def topics(self) -> Mapping[str, int]:
         """Return name → number of partitions."""
@@ -66,6 +81,7 @@ class ClientReader:
             ApiKey.METADATA,
             METADATA_VERSION,
             MetadataRequest(None, allow_auto_topic_creation=False),
+            oldest=IDS_VERSION,
         )
         return {each.name: each.topic_id for each in found.topics if each.name}
 
@@ -95,6 +111,7 @@ class ClientReader:
                 {
                     "isolation.level": "read_committed",
                     "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",  # the log start can move behind what was asked for
                     "fetch.wait.max.ms": 10,  # the next partition waits for the fetch of the one before
                 },
             )
@@ -109,9 +126,49 @@ class ClientReader:
                     raise BrokerError(f"{min(left)[0]} cannot be read: no record arrived for a long time")
                 for message in messages:
                     if _is_before_end(message, ends, left):
-                        yield _placed(message)
+                        placed = _placed(message)
+                        if placed.offset >= starts[placed.place]:
+                            yield placed
         finally:
             client.unassign()
+
+    def records_at(self, offsets: Mapping[Place, Sequence[int]]) -> Iterator[PlacedRecord]:
+        """Yield the committed records at these ascending offsets; those that are not there are left out."""
+        from confluent_kafka import TopicPartition
+
+        left = {place: list(_spans(some)) for place, some in offsets.items() if some}
+        if not left:
+            return
+        if self._picker is None:
+            self._picker = consumer(self._bootstrap, _PICKER_OPTIONS)
+        client = self._picker
+        try:
+            while left:
+                spans = {place: some.pop(0) for place, some in left.items()}
+                client.assign([TopicPartition(*place, span[0]) for place, span in spans.items()])
+                yield from self._pick(client, spans)
+                left = {place: some for place, some in left.items() if some}
+        finally:
+            client.unassign()
+
+    def _pick(self, client: Consumer, spans: dict[Place, list[int]]) -> Iterator[PlacedRecord]:
+        """Yield the records at the offsets of one span of each partition."""
+        ends = {place: span[-1] + 1 for place, span in spans.items()}
+        wanted = {place: frozenset(span) for place, span in spans.items()}
+        firsts = {place: span[0] for place, span in spans.items()}
+        left = set(ends)
+        until_s = time.monotonic() + STALL_S
+        while left:
+            message = asked(lambda: client.poll(POLL_S))
+            if message is None:
+                if time.monotonic() > until_s:
+                    raise BrokerError(f"{min(left)[0]} cannot be read: no record arrived for a long time")
+                continue
+            place = message.topic() or "", message.partition() or 0
+            if message.error() is None and (message.offset() or 0) < firsts.get(place, 0):
+                continue  # of the span before
+            if _is_before_end(message, ends, left) and message.offset() in wanted[place]:
+                yield _placed(message)
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of topics. One that does not exist is left out."""
@@ -231,3 +288,15 @@ class ClientWriter:
         pending = asked(lambda: client.delete_records(places, operation_timeout=REQUEST_TIMEOUT_S))
         for future in pending.values():
             answer_of(future)
+
+
+def _spans(offsets: Sequence[int]) -> Iterator[list[int]]:
+    """Divide ascending offsets where they are far from each other."""
+    span: list[int] = []
+    for offset in offsets:
+        if span and offset - span[-1] > SPAN_OFFSETS:
+            yield span
+            span = []
+        span.append(offset)
+    if span:
+        yield span

@@ -10,28 +10,15 @@ import click
 
 from appliance.cli.connecting import BrokerError
 
-INTERNAL_TOPICS: Final = frozenset(
-    {
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-        "__cluster_metadata",
-        "__audit_log",
-        "__audit",
-        "__audit_state",
-        "__trace",
-        "__trace_state",
-        "__observations",
-    }
-)
-"""Topics in which a broker keeps its own state. Source: Kafka's `Topic.java`; from `__audit_log` on the appliance's."""
-DELAYED_PREFIX: Final = "__delayed_"
-"""Names of the appliance's internal topics for delayed records begin so."""
+CLUSTER_METADATA: Final = "__cluster_metadata"
+"""The metadata log of a cluster of Apache Kafka's own. The appliance has none."""
 
 
 def is_internal(name: str) -> bool:
-    """Return whether a broker keeps its own state in the topic."""
-    return name in INTERNAL_TOPICS or name.startswith(DELAYED_PREFIX)
+    """Return whether a broker keeps its own state in the topic, the appliance's or Apache Kafka's."""
+    from appliance import cluster  # it loads msgspec, which no `--help` needs
+
+    return name == CLUSTER_METADATA or cluster.is_internal(name)
 
 
 regex_option = click.option(

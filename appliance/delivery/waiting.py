@@ -81,21 +81,26 @@ class Waiting(NamedTuple):
 
     def to_record(self, now_ms: int) -> Record:
         """Return the record for the internal topic, with the time from which it waits there."""
-        record, origin = self.record, self.origin
+        record = self.record
+        added = (HEADER, self.fields())
+        headers = tuple(each for each in record.headers if each[0] != HEADER)
+        return Record(record.value, record.key, (*headers, added), now_ms)
+
+    def fields(self) -> bytes:
+        """Return the value of the header HEADER."""
+        origin = self.origin
         fields = (
             VERSION,
             self.topic_id.hex,
             self.partition,
             self.offset,
             self.due_ms,
-            record.timestamp_ms,
+            self.record.timestamp_ms,
             origin.producer_id,
             origin.producer_epoch,
             origin.base_sequence,
         )
-        added = (HEADER, ",".join(map(str, fields)).encode())
-        headers = tuple(each for each in record.headers if each[0] != HEADER)
-        return Record(record.value, record.key, (*headers, added), now_ms)
+        return ",".join(map(str, fields)).encode()
 
     def to_deliver(self, now_ms: int) -> Record:
         """Return the record for the topic."""
@@ -137,7 +142,7 @@ def waiting_of(record: Record) -> Waiting:
             f"the header {HEADER} of the record at offset {record.offset} is not understood"
         ) from None
     headers = tuple(each for each in record.headers if each[0] != HEADER)
-    return Waiting(
+    waiting = Waiting(
         topic_id,
         partition,
         offset,
@@ -145,6 +150,12 @@ def waiting_of(record: Record) -> Waiting:
         Origin(producer_id, epoch, sequence),
         Record(record.value, record.key, headers, timestamp),
     )
+    delay_ms = waiting.delay_ms
+    if delay_ms is None:
+        return waiting
+    # The clock can have been set back between the moment when the due time was computed and the one when the record was
+    # stored. No more is left of a delay than all of it.
+    return waiting._replace(due_ms=min(due, record.timestamp_ms + delay_ms))
 
 
 def delay_partition(topic_id: UUID, partition: int, partitions: int) -> int:

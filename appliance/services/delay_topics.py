@@ -19,6 +19,7 @@ from appliance.config import Settings
 from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.delivery.levels import Levels
 from appliance.partition_access.places import LogPlace, batch_bytes_max, log_place, log_places
+from appliance.services.due_keys import index_name
 from appliance.services.internal_topics import Creation, is_enabled, new_topic
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -121,9 +122,9 @@ class DelayTopics:
         return self._settings.data_dir / INDEX_DIRECTORY
 
     def index_name(self, level: str, partition: int) -> str:
-        """Return the name of the index of one log. A topic that was deleted and created again has another one."""
+        """Return the name of the index of one log."""
         topic = None if self._image is None else self._image.topics.get(f"{DELAYED_PREFIX}{level}")
-        return f"{level}-{partition}-{'' if topic is None else topic.topic_id.hex}"
+        return index_name(level, partition, None if topic is None else topic.topic_id)
 
     # Where to deliver to
 

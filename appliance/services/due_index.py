@@ -11,9 +11,14 @@ Beside its entries, a run has the ids of its records (`delivery.id`), sorted, as
 with one id are found with a binary search in each run. And it has the batches of producers from which its records came,
 so that a batch that is sent again is recognized after a restart without reading the log again.
 
-    file = header · CRC-32C · due[n] · offset[n] · fingerprint[m] · its due[m] · its offset[m] · batches as JSON
+An entry also has the number of the topic to which its record goes, so that `appliance delayed list` finds the first
+records of one topic, and counts them (`due_files.py`).
 
-The files are a cache: the log has all that they say. A file that does not fit is removed, and made from the log.
+    file = header · CRC-32C · due[n] · offset[n] · fingerprint[m] · its due[m] · its offset[m]
+           · number of the topic[n], 32 bits each, filled up to 64 · topic ids[t] · batches as JSON
+
+The files are a cache: the log has all that they say. A file that does not fit is removed, and made from the log. A
+*tail file* has what is in memory, without batches: it serves look-ups only, and is replaced now and then.
 Memory: RUN_RECORDS entries; of run files the pages that are looked at, which the kernel takes back when it needs them.
 """
 
@@ -21,7 +26,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,19 +39,29 @@ import numpy.typing as npt
 from appliance.delivery.waiting import Origin
 from appliance.protocol.records.crc32c import checksum
 from appliance.services.due_keys import EVERYTHING, Batches, Key
+from appliance.services.lane import REMEMBERED_MS
 
 RUN_RECORDS: Final = 65_536
-"""The records of a run file: 16 bytes each, 40 with an id."""
+"""The records of a run file: 20 bytes each, 44 with an id."""
 MEMORY_MAX: Final = 4 * RUN_RECORDS
 """So many entries are kept in memory at most, while the disk is full."""
+CATCH_UP_MAX: Final = 16 * MEMORY_MAX
+"""The same before anything is delivered: a start must know all entries, and can wait for the disk with fewer only."""
 PIECE_MIN: Final = 64
 SUFFIX: Final = ".run"
-_HEADER: Final = struct.Struct("<8sIQQqII")
-_MAGIC: Final = b"duerun01"
+TAIL_SUFFIX: Final = ".tail"
+TAIL_RECORDS: Final = 2_048
+"""A tail file is written for so many records that no file has."""
+UNFINISHED: Final = ".new"
+"""A file with this suffix is being written, or its writer has died."""
+_HEADER: Final = struct.Struct("<8sIQQqIII")
+_MAGIC: Final = b"duerun02"
 _CRC: Final = struct.Struct("<I")
 _WORD: Final = 8
+_TOPIC_ID_BYTES: Final = 16
 
 Longs = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32]
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -71,13 +86,21 @@ class Ids(NamedTuple):
     offsets: Longs
 
 
+class Topics(NamedTuple):
+    """To which topic each entry's record goes: its place in `table`."""
+
+    numbers: Numbers
+    table: Sequence[UUID]
+
+
 class Run:
     """Entries of the records with offsets from `first` to before `end`, sorted.
 
-    `newest_ms`: when the last of them was stored.
+    `newest_ms`: when the last of them was read, in ms of the monotonic clock. If the host was started anew since, this
+    is as long ago as it seems, or longer.
     """
 
-    __slots__ = ("batches", "dues", "end", "first", "ids", "newest_ms", "offsets", "path")
+    __slots__ = ("batches", "dues", "end", "first", "ids", "newest_ms", "offsets", "path", "topics")
 
     def __init__(
         self,
@@ -86,6 +109,7 @@ class Run:
         entries: Entries,
         ids: Ids,
         *,
+        topics: Topics,
         newest_ms: int,
         batches: Batches,
         path: Path | None = None,
@@ -94,6 +118,7 @@ class Run:
         self.end = end
         self.dues, self.offsets = entries
         self.ids = ids
+        self.topics = topics
         self.newest_ms = newest_ms
         self.batches = batches
         self.path = path
@@ -126,13 +151,26 @@ class DueIndex:
         name: begins the names of its files.
     """
 
-    __slots__ = ("_directory", "_memory", "_name", "_runs", "first", "read_to")
+    __slots__ = (
+        "_directory",
+        "_memory",
+        "_name",
+        "_numbers",
+        "_runs",
+        "_tail_to",
+        "_topics",
+        "first",
+        "read_to",
+    )
 
     def __init__(self, directory: Path | None, name: str) -> None:
         self._directory = directory
         self._name = name
         self._runs: list[Run] = []
         self._memory: list[Run] = []
+        self._topics: list[UUID] = []
+        self._numbers: dict[UUID, int] = {}
+        self._tail_to = 0
         self.first = 0
         """The index has the records from this offset on."""
         self.read_to = 0
@@ -150,17 +188,23 @@ class DueIndex:
 
     # Loading
 
-    def load(self, position: int, end: int) -> Iterator[Batches]:
-        """Take the run files that follow one another and end at `end` at most; remove others. Yield their batches.
+    def load(self, position: int, end: int, *, uptime_ms: int) -> Iterator[Batches]:
+        """Take the run files that follow one another and end at `end` at most; remove others.
+
+        Yield the batches of those whose records were read in the last REMEMBERED_MS, as of the last record.
 
         Args:
             position: the files must cover the records from there on; otherwise none is taken.
+            uptime_ms: of the monotonic clock. A file with a later time is of a time before the host was started.
         """
         self._runs, self._memory = [], []
         self.first = self.read_to = 0
         found: list[Run] = []
+        for path in (*self._paths(UNFINISHED), *self._paths(TAIL_SUFFIX)):
+            _remove(path)
+        self._tail_to = 0
         for path in self._paths():
-            run = _read(path)
+            run = read_run(path)
             fits = run is not None and run.end <= end and (not found or run.first == found[-1].end)
             if run is not None and fits:
                 found.append(run)
@@ -169,16 +213,19 @@ class DueIndex:
         if found and found[0].first <= position <= found[-1].end:
             self._runs = found
             self.first, self.read_to = found[0].first, found[-1].end
+            # One run file after the other: there can be as many batches as records.
+            last_ms = found[-1].newest_ms
             for run in found:
-                yield run.batches
-                run.batches = {}
+                if run.newest_ms >= last_ms - REMEMBERED_MS:
+                    yield _batches_in(run)
+                run.newest_ms = min(run.newest_ms, uptime_ms)
         else:
             for run in found:
                 assert run.path is not None
                 _remove(run.path)
 
-    def _paths(self) -> list[Path]:
-        return [] if self._directory is None else sorted(self._directory.glob(f"{self._name}-*{SUFFIX}"))
+    def _paths(self, suffix: str = SUFFIX) -> list[Path]:
+        return [] if self._directory is None else sorted(self._directory.glob(f"{self._name}-*{suffix}"))
 
     @property
     def newest_ms(self) -> list[tuple[int, int]]:
@@ -187,8 +234,17 @@ class DueIndex:
 
     # Adding
 
+    def number_of(self, topic_id: UUID) -> int:
+        """Return the number by which `add` knows a topic."""
+        number = self._numbers.get(topic_id)
+        if number is None:
+            number = self._numbers[topic_id] = len(self._topics)
+            self._topics.append(topic_id)
+        return number
+
     def begin_at(self, offset: int) -> None:
         """The log begins at `offset`, behind all that was read."""
+        self._remove_tail()
         for run in self._runs:
             assert run.path is not None
             _remove(run.path)
@@ -197,6 +253,7 @@ class DueIndex:
 
     def cut(self, end: int) -> None:
         """The log has lost its records from `end` on. Files that reach behind it are made again from the log."""
+        self._remove_tail()
         kept = [run for run in self._runs if run.end <= end]
         for run in self._runs[len(kept) :]:
             assert run.path is not None
@@ -211,6 +268,7 @@ class DueIndex:
         offsets: list[int],
         ids: list[tuple[int, int, int]],
         *,
+        topics: list[int],
         newest_ms: int,
         batches: Batches,
     ) -> None:
@@ -218,6 +276,7 @@ class DueIndex:
 
         Args:
             ids: (fingerprint, due, offset) of each record with an id.
+            topics: the number of each record's topic.
         """
         run = _sorted(
             self.read_to,
@@ -228,6 +287,7 @@ class DueIndex:
                 np.array([each[1] for each in ids], np.int64),
                 np.array([each[2] for each in ids], np.int64),
             ),
+            topics=Topics(np.array(topics, np.int32), self._topics),
             newest_ms=newest_ms,
             batches=batches,
         )
@@ -245,6 +305,11 @@ class DueIndex:
         return self.memory_entries < MEMORY_MAX
 
     @property
+    def may_catch_up(self) -> bool:
+        """Whether more may be read before the first delivery."""
+        return self.memory_entries < CATCH_UP_MAX
+
+    @property
     def is_full(self) -> bool:
         """Whether what is in memory should be written to a file."""
         return self._directory is not None and sum(run.end - run.first for run in self._memory) >= RUN_RECORDS
@@ -260,14 +325,38 @@ class DueIndex:
             return
         run = _behind(_merged(self._memory), frontier)
         self._memory = [run]  # smaller at least, if it cannot be written
-        path = self._directory / f"{self._name}-{run.first:020}-{run.end:020}{SUFFIX}"
-        _write(run, path)
-        written = _read(path, is_checked=False)
+        path = self._path(run, SUFFIX)
+        _write(run, path, batches=run.batches)
+        written = read_run(path, is_checked=False)
         if written is None:
             raise OSError(f"{path} cannot be read")
-        written.batches = {}
         self._runs.append(written)
         self._memory = []
+        self._remove_tail()
+
+    @property
+    def wants_tail(self) -> bool:
+        """Whether many records are in no file."""
+        written = max(self._tail_to, self._runs[-1].end if self._runs else self.first)
+        return self._directory is not None and self.read_to - written >= TAIL_RECORDS
+
+    def write_tail(self, frontier: Key) -> None:
+        """Write what is in memory to the tail file, without entries up to `frontier`. Raises OSError."""
+        run = _behind(_merged(self._memory), frontier)
+        self._memory = [run]
+        _write(run, self._path(run, TAIL_SUFFIX), batches={})
+        self._remove_tail(but=self._path(run, TAIL_SUFFIX))
+        self._tail_to = run.end
+
+    def _path(self, run: Run, suffix: str) -> Path:
+        assert self._directory is not None
+        return self._directory / f"{self._name}-{run.first:020}-{run.end:020}{suffix}"
+
+    def _remove_tail(self, *, but: Path | None = None) -> None:
+        for path in self._paths(TAIL_SUFFIX):
+            if path != but:
+                _remove(path)
+        self._tail_to = 0
 
     # Looking
 
@@ -326,7 +415,7 @@ class DueIndex:
     # Forgetting
 
     def forget(self, frontier: Key, *, before_ms: int) -> None:
-        """Remove the oldest run files of which nothing waits, and whose records were stored before `before_ms`."""
+        """Remove the oldest run files of which nothing waits, and whose records were read before `before_ms`."""
         while self._runs:
             first = self._runs[0]
             if first.after(frontier) < len(first) or first.newest_ms >= before_ms:
@@ -348,18 +437,23 @@ class DueIndex:
         assert at == self.read_to
 
 
-def _sorted(first: int, end: int, entries: Entries, ids: Ids, *, newest_ms: int, batches: Batches) -> Run:
+def _sorted(
+    first: int, end: int, entries: Entries, ids: Ids, *, topics: Topics, newest_ms: int, batches: Batches
+) -> Run:
     order = np.lexsort((entries.offsets, entries.dues))
     by_id = np.argsort(ids.fingerprints, kind="stable")
     entries = Entries(entries.dues[order], entries.offsets[order])
+    topics = Topics(topics.numbers[order], topics.table)
     ids = Ids(ids.fingerprints[by_id], ids.dues[by_id], ids.offsets[by_id])
-    return Run(first, end, entries, ids, newest_ms=newest_ms, batches=batches)
+    return Run(first, end, entries, ids, topics=topics, newest_ms=newest_ms, batches=batches)
 
 
 def _merged(runs: list[Run]) -> Run:
     batches: Batches = {}
+    newest_ms = max(run.newest_ms for run in runs)
     for run in runs:
-        _merge_batches(batches, run.batches)
+        if run.newest_ms >= newest_ms - REMEMBERED_MS:
+            _merge_batches(batches, run.batches)
     return _sorted(
         runs[0].first,
         runs[-1].end,
@@ -372,7 +466,8 @@ def _merged(runs: list[Run]) -> Run:
             np.concatenate([run.ids.dues for run in runs]),
             np.concatenate([run.ids.offsets for run in runs]),
         ),
-        newest_ms=max(run.newest_ms for run in runs),
+        topics=Topics(np.concatenate([run.topics.numbers for run in runs]), runs[0].topics.table),
+        newest_ms=newest_ms,
         batches=batches,
     )
 
@@ -394,26 +489,30 @@ def _behind(run: Run, frontier: Key) -> Run:
         run.end,
         Entries(run.dues[at:], run.offsets[at:]),
         Ids(ids.fingerprints[kept], ids.dues[kept], ids.offsets[kept]),
+        topics=Topics(run.topics.numbers[at:], run.topics.table),
         newest_ms=run.newest_ms,
         batches=run.batches,
     )
 
 
-def _write(run: Run, path: Path) -> None:
-    batches = msgspec.json.encode(
+def _write(run: Run, path: Path, *, batches: Batches) -> None:
+    used, numbers = np.unique(run.topics.numbers, return_inverse=True)
+    told = msgspec.json.encode(
         [
             _Batch(
                 topic_id, partition, (origin.producer_id, origin.producer_epoch, origin.base_sequence), offset
             )
-            for (topic_id, partition, origin), offset in run.batches.items()
+            for (topic_id, partition, origin), offset in batches.items()
         ]
     )
     header = _HEADER.pack(
-        _MAGIC, len(run), run.first, run.end, run.newest_ms, len(run.ids.offsets), len(batches)
+        _MAGIC, len(run), run.first, run.end, run.newest_ms, len(run.ids.offsets), len(used), len(told)
     )
-    content = b"".join(each.tobytes() for each in (run.dues, run.offsets, *run.ids))
-    whole = header + _CRC.pack(checksum(header + content + batches)) + content + batches
-    temporary = path.with_suffix(".new")
+    columns = (run.dues, run.offsets, *run.ids, np.resize(numbers.astype(np.int32), _even(len(run))))
+    content = b"".join(each.tobytes() for each in columns)
+    content += b"".join(run.topics.table[number].bytes for number in used) + told
+    whole = header + _CRC.pack(checksum(header + content)) + content
+    temporary = path.with_suffix(UNFINISHED)
     try:
         with open(temporary, "wb") as file:
             file.write(whole)
@@ -423,35 +522,54 @@ def _write(run: Run, path: Path) -> None:
         raise
 
 
-def _read(path: Path, *, is_checked: bool = True) -> Run | None:
-    """Return the run in a file; None if the file is damaged, cut, or of another version."""
+def _even(count: int) -> int:
+    return count + count % 2
+
+
+def read_run(path: Path, *, is_checked: bool = True) -> Run | None:
+    """Return the run in a file, without its batches; None if the file is damaged, cut, or of another version."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER.size)
-            magic, count, first, end, newest_ms, ids, batches_bytes = _HEADER.unpack(header)
+            magic, count, first, end, newest_ms, ids, topics, batches_bytes = _HEADER.unpack(header)
             (crc,) = _CRC.unpack(file.read(_CRC.size))
             start = _HEADER.size + _CRC.size
-            length = 2 * count + 3 * ids
-            size_bytes = start + _WORD * length + batches_bytes
+            length = 2 * count + 3 * ids + _even(count) // 2
+            topics_at = start + _WORD * length
+            size_bytes = topics_at + _TOPIC_ID_BYTES * topics + batches_bytes
             if magic != _MAGIC or os.fstat(file.fileno()).st_size != size_bytes:
                 return None
             if is_checked and checksum(header + file.read()) != crc:
                 return None
-            file.seek(size_bytes - batches_bytes)
-            told = msgspec.json.decode(file.read(batches_bytes), type=list[_Batch])
+            file.seek(topics_at)
+            table = [UUID(bytes=file.read(_TOPIC_ID_BYTES)) for _ in range(topics)]
         words = np.memmap(path, np.int64, "r", start, (length,)) if length else np.empty(0, np.int64)
-    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+    except (OSError, ValueError, struct.error):
         return None
-    columns = np.split(words, np.cumsum((count, count, ids, ids)))
+    columns = np.split(words, np.cumsum((count, count, ids, ids, ids)))
     return Run(
         first,
         end,
         Entries(columns[0], columns[1]),
         Ids(columns[2].view(np.uint64), columns[3], columns[4]),
+        topics=Topics(columns[5].view(np.int32)[:count], table),
         newest_ms=newest_ms,
-        batches={(each.topic, each.partition, Origin(*each.origin)): each.offset for each in told},
+        batches={},
         path=path,
     )
+
+
+def _batches_in(run: Run) -> Batches:
+    """Return the batches in the file of a run; none if it cannot be read any more."""
+    assert run.path is not None
+    try:
+        with open(run.path, "rb") as file:
+            *_, batches_bytes = _HEADER.unpack(file.read(_HEADER.size))
+            file.seek(-batches_bytes, os.SEEK_END)
+            found = msgspec.json.decode(file.read(), type=list[_Batch])
+    except (OSError, struct.error, msgspec.MsgspecError):
+        return {}
+    return {(each.topic, each.partition, Origin(*each.origin)): each.offset for each in found}
 
 
 def _remove(path: Path) -> None:

@@ -18,6 +18,11 @@ EVERYTHING: Final[Key] = (1 << 62, 1 << 62)
 """Behind all entries."""
 
 
+def index_name(level: str, partition: int, topic_id: UUID | None) -> str:
+    """Return the name of the index of one log. A topic that was deleted and created again has another one."""
+    return f"{level}-{partition}-{'' if topic_id is None else topic_id.hex}"
+
+
 def id_key(topic_id: UUID, partition: int, name: bytes) -> bytes:
     """Return an id with the partition in which it counts."""
     return topic_id.bytes + partition.to_bytes(4, "big") + name

@@ -24,8 +24,10 @@ on). So a delay lasts as long as it should. A record with `delivery.at` comes to
 and waits again.
 
 A record can be stored before the step and read after it. Its stamp is then later than now by the steady time, so it has
-an earlier correction, and `corrections` keeps its offset as an exception. If it was read so late that its stamp has
-passed, it waits for longer, by the step at most. No record is early.
+an earlier correction, and `corrections` keeps its offset as an exception. If no earlier correction fits, nobody saw
+that the clock was ahead: the process died before it wrote a state record. Then the record counts as stored now, and
+those that came shortly before it keep their distance. If a record was read so late that its stamp has passed, it waits
+for longer, by the step at most. No record is early.
 
 This file reads no clock, and no log.
 """
@@ -37,6 +39,7 @@ from collections import deque
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import Waiting
@@ -51,7 +54,11 @@ if TYPE_CHECKING:
 
 LOAD_RECORDS: Final = 2_000
 """So many records are loaded at once at most."""
+LOADED_BYTES_MAX: Final = 2 * BUFFER_BYTES
+"""A load that brings more is given up, and a smaller one follows: its records are larger than those before."""
 CORRECTIONS_MAX: Final = 1_000
+STRETCH_MS: Final = 10_000
+"""Records with rising stamps over no more than this share an exception."""
 
 
 class ExactLane(Lane):
@@ -67,11 +74,14 @@ class ExactLane(Lane):
         "_buffer",
         "_committed",
         "_correction_ms",
+        "_has_news",
         "_is_cut",
         "_late",
+        "_load_max",
         "_loading",
         "_loading_to",
         "_record_bytes",
+        "_settled_to",
         "_started",
         "catch_up_to",
         "corrections",
@@ -88,6 +98,7 @@ class ExactLane(Lane):
         index: DueIndex,
         frontier: Frontier,
         wanted: Collection[int] = (),
+        uptime_ms: int,
     ) -> None:
         super().__init__(level, delay_ms, position=position, wanted=wanted)
         self.index = index
@@ -95,6 +106,7 @@ class ExactLane(Lane):
         self.corrections = list(frontier.corrections)
         self.catch_up_to = frontier.read_to
         self._started = frontier
+        self._settled_to = position  # what is below may be read again, and its corrections are forgotten
         self._committed = self.frontier
         self._correction_ms = self.corrections[-1][1] if self.corrections else 0
         self._buffer: list[tuple[int, int, Entry]] = []
@@ -102,8 +114,10 @@ class ExactLane(Lane):
         self._loading: dict[int, int] = {}
         self._loading_to: Key = NOTHING
         self._is_cut = False
+        self._has_news = False
         self._record_bytes = ENTRY_BYTES
-        for batches in index.load(position, frontier.read_to):
+        self._load_max = LOAD_RECORDS
+        for batches in index.load(position, frontier.read_to, uptime_ms=uptime_ms):
             self._remember(batches)
         self.read_to = index.read_to
         self._batches: Batches = {}
@@ -130,7 +144,7 @@ class ExactLane(Lane):
     @property
     def has_room(self) -> bool:
         """Everything is read at once, because what comes last can be due first."""
-        return self.index.has_room
+        return self.index.has_room if self.has_caught_up else self.index.may_catch_up
 
     def begin_at(self, offset: int) -> None:
         if offset > self.read_to:
@@ -141,10 +155,12 @@ class ExactLane(Lane):
         self.catch_up_to = max(self.catch_up_to, offset)
 
     def end_at(self, offset: int) -> None:
+        self._drop_load()  # what it names behind the last run file is read on, too, and must not come twice
         self.index.cut(offset)
         self.read_to = min(self.read_to, self.index.read_to)
         self.catch_up_to = min(self.catch_up_to, offset)
         self.position = min(self.position, offset)
+        self._settled_to = min(self._settled_to, offset)
         started = self._started
         # Offsets from here on come a second time.
         self._started = started._replace(
@@ -164,24 +180,33 @@ class ExactLane(Lane):
                 del self.corrections[-1]
             self.corrections.append((offset, self._correction_ms))
 
-    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int, uptime_ms: int) -> None:
+        self._uptime_ms = uptime_ms
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
+        topics: list[int] = []
+        topic_id: UUID | None = None
+        topic = 0
         batches = self._batches = {}
+        latest_ms = now_ms + self._correction_ms + TOLERANCE_MS
+        if self.corrections or any(each.stored_ms > latest_ms for each in records):
+            self._judge(records, now_ms)
         for stored in records:
             if stored.at < self.read_to:
                 continue
             if self._is_repeated(stored):
                 self.repeated += 1
                 continue
-            if self.corrections and stored.at >= self._started.read_to:
-                self._judge(stored, now_ms)
             key = self._key(stored)
             if key is None:
                 continue
             dues.append(key[0])
             offsets.append(stored.at)
+            if stored.topic_id is not topic_id:
+                topic_id = stored.topic_id
+                topic = self.index.number_of(topic_id)
+            topics.append(topic)
             name = stored.delivery_id
             if name is not None:
                 ids.append((fingerprint_of(stored.topic_id, stored.partition, name), key[0], key[1]))
@@ -189,8 +214,9 @@ class ExactLane(Lane):
                 self._put(key, stored)
         self._know_last()
         if next_offset > self.read_to:
-            newest_ms = records[-1].stored_ms if records else 0
-            self.index.add(next_offset, dues, offsets, ids, newest_ms=newest_ms, batches=batches)
+            self.index.add(
+                next_offset, dues, offsets, ids, topics=topics, newest_ms=uptime_ms, batches=batches
+            )
             self.read_to = next_offset
             self._evict()
 
@@ -203,6 +229,8 @@ class ExactLane(Lane):
     def _key(self, stored: Stored) -> Key | None:
         """Return when the record is due here; None if the state record says that it is delivered."""
         at = stored.at
+        if at < self._settled_to:
+            return None
         due_ms = min(stored.due_ms, stored.stored_ms + self.delay_ms)
         if self.corrections:
             due_ms += self._correction_at(at)
@@ -256,7 +284,7 @@ class ExactLane(Lane):
     @property
     def _load_records(self) -> int:
         """How many records fill half a buffer, as far as the ones before say."""
-        return max(min(BUFFER_BYTES // 2 // self._record_bytes, LOAD_RECORDS), 1)
+        return max(min(BUFFER_BYTES // 2 // self._record_bytes, self._load_max), 1)
 
     def loaded(self, records: list[Stored]) -> None:
         """Take records that `to_load` has named, among others."""
@@ -268,6 +296,8 @@ class ExactLane(Lane):
                 self.found[stored.at] = stored
             else:
                 self._put((due_ms, stored.at), stored)
+        if self.buffered_bytes > LOADED_BYTES_MAX and self._loading_to != NOTHING and self._load_max > 1:
+            self._give_up_load()
         self._end_load()
 
     def lost(self, offset: int) -> None:
@@ -279,7 +309,21 @@ class ExactLane(Lane):
     def _end_load(self) -> None:
         if not self._loading and self._loading_to != NOTHING:
             self._bound, self._loading_to = max(self._bound, self._loading_to), NOTHING
+            self._load_max = min(2 * self._load_max, LOAD_RECORDS)
             self._evict()
+
+    def _give_up_load(self) -> None:
+        """Take out what was loaded, and load fewer records next time."""
+        self._load_max = max(min(self._load_records, self._load_max) // 4, 1)
+        self._drop_load()
+
+    def _drop_load(self) -> None:
+        """Keep what the buffer had before; the index has the others."""
+        self._loading = dict.fromkeys(self._loading.keys() & self.wanted, 0)
+        self._loading_to = NOTHING
+        self._buffer = [each for each in self._buffer if _key_of(each) <= self._bound]
+        heapify(self._buffer)
+        self.buffered_bytes = sum(each[2].size_bytes for each in self._buffer)
 
     # What is due
 
@@ -295,6 +339,11 @@ class ExactLane(Lane):
         if (due_ms, offset) > self._bound:
             return None  # others that are due before are being loaded
         return due_ms - self._correction_ms
+
+    @property
+    def complete_to_ms(self) -> int:
+        """Return up to when all entries are in the buffer, by the clock as it is set now."""
+        return self._bound[0] - self._correction_ms
 
     def pop(self) -> Entry:
         due_ms, offset, entry = heappop(self._buffer)
@@ -328,21 +377,37 @@ class ExactLane(Lane):
         at = bisect_right(corrections, offset, key=_offset_of)
         return corrections[at - 1][1] if at else 0
 
-    def _judge(self, stored: Stored, now_ms: int) -> None:
-        """Find an exception: a stamp that lies behind now belongs to a clock that was set back since."""
-        at, stamp_ms = stored.at, stored.stored_ms
-        latest_ms = now_ms + self._correction_ms + TOLERANCE_MS
-        if stamp_ms + self._correction_at(at) <= latest_ms:
-            return
-        fitting = [each for _, each in self.corrections if stamp_ms + each <= latest_ms]
-        if stamp_ms <= latest_ms:
-            fitting.append(0)
-        if fitting and len(self.corrections) < CORRECTIONS_MAX:
-            self._except(at, max(fitting))
+    def _judge(self, records: list[Stored], now_ms: int) -> None:
+        """Find exceptions: a stamp that lies behind now belongs to a clock that was set back since."""
+        self._forget_corrections()
+        steady_ms = now_ms + self._correction_ms
+        latest_ms = steady_ms + TOLERANCE_MS
+        unexplained: list[Stored] = []
+        judged_from = max(self.read_to, self._started.read_to)
+        for stored in records:
+            at, stamp_ms = stored.at, stored.stored_ms
+            if at < judged_from or stamp_ms + self._correction_at(at) <= latest_ms:
+                continue
+            fitting = [each for _, each in self.corrections if stamp_ms + each <= latest_ms]
+            if stamp_ms <= latest_ms:
+                fitting.append(0)
+            if fitting:
+                self._except(at, max(fitting))
+            else:
+                unexplained.append(stored)
+        while unexplained:
+            count = _stretch(unexplained)
+            correction_ms = steady_ms - unexplained[count - 1].stored_ms
+            for stored in unexplained[:count]:
+                self._except(stored.at, correction_ms)
+            del unexplained[:count]
 
     def _except(self, offset: int, correction_ms: int) -> None:
         """Give the record at an offset, and no other, a correction."""
         corrections, after_ms = self.corrections, self._correction_at(offset + 1)
+        if len(corrections) >= CORRECTIONS_MAX:
+            return  # the record waits for longer
+        self._has_news = True
         place = bisect_right(corrections, offset, key=_offset_of)
         if place and corrections[place - 1][0] == offset:
             place -= 1
@@ -355,9 +420,8 @@ class ExactLane(Lane):
 
     def set_back(self, by_ms: int) -> None:
         """The clock was set back: what is read from now on counts by the new time, except as of `_judge`."""
+        self._forget_corrections()
         corrections = self.corrections
-        while len(corrections) > 1 and corrections[1][0] <= self.position:
-            del corrections[0]
         self._correction_ms += by_ms
         at = self.known_end  # what a life before has read counts as it did then
         while corrections and corrections[-1][0] > at:
@@ -369,6 +433,16 @@ class ExactLane(Lane):
         else:  # the clock does not stand still; older records wait a little longer
             corrections[-1] = corrections[-1][0], self._correction_ms
 
+    def take_news(self) -> bool:
+        """Return whether exceptions were found since the last call, so that a state record should say them."""
+        news, self._has_news = self._has_news, False
+        return news
+
+    def _forget_corrections(self) -> None:
+        corrections = self.corrections
+        while len(corrections) > 1 and corrections[1][0] <= self.position:
+            del corrections[0]
+
     @property
     def correction_ms(self) -> int:
         return self._correction_ms
@@ -376,17 +450,17 @@ class ExactLane(Lane):
     # What a state record says
 
     def settle(self) -> None:
-        self.position = self.index.oldest(self.frontier)
+        self.position = max(self.position, self.index.oldest(self.frontier))  # runs are merged
 
     def progress(self) -> Frontier:
         """Return what is delivered, or in deliveries that are open."""
         read_to = self._late[0] if self._late else self.read_to
         return Frontier(read_to, *self.frontier, tuple(self.corrections))
 
-    def written(self, frontier: Frontier, *, now_ms: int) -> None:
+    def written(self, frontier: Frontier, *, uptime_ms: int) -> None:
         """A state record with this frontier is committed."""
         self._committed = frontier.due_ms, frontier.offset
-        self.index.forget(self._committed, before_ms=now_ms - REMEMBERED_MS)
+        self.index.forget(self._committed, before_ms=uptime_ms - REMEMBERED_MS)
 
     @property
     def wants_write(self) -> bool:
@@ -396,9 +470,14 @@ class ExactLane(Lane):
         """Write a run file. Raises OSError."""
         self.index.write(self._committed)
 
-    def may_forget(self, now_ms: int) -> int:
-        self.position = self.index.oldest(self.frontier, precisely=True)
-        return super().may_forget(now_ms)
+    def write_tail(self) -> None:
+        """Write what no run file has for those who look at it, if it is much. Raises OSError."""
+        if self.index.wants_tail:
+            self.index.write_tail(self._committed)
+
+    def may_forget(self, uptime_ms: int) -> int:
+        self.position = max(self.position, self.index.oldest(self.frontier, precisely=True))
+        return super().may_forget(uptime_ms)
 
     def check(self) -> None:
         """Raise AssertionError if what is kept contradicts itself."""
@@ -412,6 +491,16 @@ class ExactLane(Lane):
 
 def _key_of(item: tuple[int, int, Entry]) -> Key:
     return item[0], item[1]
+
+
+def _stretch(records: list[Stored]) -> int:
+    """Return how many of the first records one clock has stamped, as far as the stamps say."""
+    first_ms = last_ms = records[0].stored_ms
+    for count, stored in enumerate(records):
+        if not last_ms <= stored.stored_ms <= first_ms + STRETCH_MS:
+            return count
+        last_ms = stored.stored_ms
+    return len(records)
 
 
 def _offset_of(correction: tuple[int, int]) -> int:

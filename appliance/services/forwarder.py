@@ -42,10 +42,12 @@ from appliance.services.cancellations import Cancellations
 from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts, Deliveries, Target
+from appliance.services.due_order import DueOrder
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
 from appliance.services.progress import Frontier
+from appliance.services.run_writer import RunWriter
 from appliance.services.state_log import PAUSE_MS, StateLog
 
 ROUND_RECORDS: Final = 2_000
@@ -57,8 +59,6 @@ LATE_MAX_MS: Final = 300_000
 Each wait is one more append of the record.
 """
 TRANSACTION_LOOK_MS: Final = 1_000
-RUNS_AGAIN_MS: Final = 10_000
-"""The pause after a run file could not be written."""
 TRIM_MS: Final = 10_000
 """How often the start of a log moves at most."""
 
@@ -149,9 +149,11 @@ class Forwarder:
         self.state = State.LOADING
         self.lanes: list[Lane] = []
         self._exact: list[ExactLane] = []
-        self._runs_ns = 0
         self.cancellations = Cancellations(0)
-        self._state_log = StateLog(partition, topics, logs, clock=clock, complain=complain, pause=self._pause)
+        self._state_log = StateLog(partition, topics, logs, complain=complain, pause=self._pause)
+        self._run_writer = RunWriter(
+            partition, clock=clock, complain=complain, changed=self._state_log.changed
+        )
         self._deliveries = Deliveries(
             topics,
             logs,
@@ -162,8 +164,15 @@ class Forwarder:
             changed=self._state_log.changed,
         )
         self._reader = LaneReader(
-            partition, topics, logs, look_at_clock=self._look_at_clock, complain=complain, pause=self._pause
+            partition,
+            topics,
+            logs,
+            clock=clock,
+            look_at_clock=self._look_at_clock,
+            complain=complain,
+            pause=self._pause,
         )
+        self._order = DueOrder(self._reader, clock)
         self._steps = ClockSteps(clock, since_ms=0)
         self._not_before_ns = 0
         self._trimmed: dict[str, int] = {}
@@ -180,9 +189,7 @@ class Forwarder:
         self._reader.begin_turn()
         self._look_at_clock()
         before = None
-        while (
-            before is not self.state
-        ):  # no answer arrives between two states, so nothing else would wake the process
+        while before is not self.state:  # no answer between two states would wake the process
             before = self.state
             self._step()
 
@@ -198,7 +205,7 @@ class Forwarder:
             for lane in self.lanes:
                 if lane.has_room:
                     self._reader.read_on(lane)
-            self._write_runs()
+            self._run_writer.write(self._exact)
             self._deliver()
             self._trim()
 
@@ -283,7 +290,11 @@ class Forwarder:
             index=DueIndex(self._topics.index_directory, self._topics.index_name(level, self._partition)),
             frontier=progress.exact.get(level, Frontier()),
             wanted=wanted,
+            uptime_ms=self._uptime_ms(),
         )
+
+    def _uptime_ms(self) -> int:
+        return self._clock.monotonic_ns() // NS_PER_MS
 
     def _look_at_clock(self) -> int:
         """Tell the exact lanes by how much the clock was set back; return what it shows."""
@@ -298,11 +309,11 @@ class Forwarder:
     # CATCHING_UP
 
     def _catch_up(self) -> None:
-        behind = [lane for lane in self.lanes if not lane.has_caught_up]
+        behind = [lane for lane in self.lanes if self._reader.is_behind(lane)]
         for lane in behind:
             self._reader.read_on(lane)
-        self._write_runs()
-        if not behind:
+        self._run_writer.write(self._exact)
+        if not any(map(self._reader.is_behind, self.lanes)):
             self._repeat_open()
 
     def _repeat_open(self) -> None:
@@ -341,6 +352,8 @@ class Forwarder:
         deliveries, state = self._deliveries, self._state_log
         if state.is_writing:
             return
+        if any(lane.take_news() for lane in self._exact):
+            state.changed()
         if not state.is_written:
             self._write()
             return
@@ -364,27 +377,12 @@ class Forwarder:
 
         def written() -> None:
             self._deliveries.written()
-            now_ms = self._clock.now_ms()
             for lane in self._exact:
-                lane.written(exact[lane.level], now_ms=now_ms)
+                lane.written(exact[lane.level], uptime_ms=self._uptime_ms())
 
-        self._state_log.write(positions, self._deliveries.names(), written, exact=exact)
-
-    def _write_runs(self) -> None:
-        """Write what the indexes of exact levels have in memory, once it is much."""
-        now_ns = self._clock.monotonic_ns()
-        for lane in self._exact:
-            if lane.wants_write and now_ns >= self._runs_ns:
-                try:
-                    lane.write()
-                except OSError as error:
-                    self._runs_ns = now_ns + RUNS_AGAIN_MS * NS_PER_MS
-                    self._complain(
-                        f"{lane.level}-{self._partition}: the index of what waits could not be written, it stays in "
-                        f"memory: {error}"
-                    )
-                else:
-                    self._state_log.changed()  # files behind the last state record would be made again
+        self._state_log.write(
+            positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
+        )
 
     # Cancelling
 
@@ -443,10 +441,11 @@ class Forwarder:
         gathering = _Round()
         lane: Lane | None = None
         until_ms = now_ms
+        complete_ms = self._order.complete_to_ms(self._exact, now_ms)
         while gathering.count < ROUND_RECORDS and gathering.size_bytes < ROUND_BYTES:
             first_ms = None if lane is None else lane.first_due(now_ms)
             if lane is None or first_ms is None or first_ms > until_ms:
-                lane, until_ms = self._next_due(now_ms)
+                lane, until_ms = self._next_due(now_ms, complete_ms)
                 if lane is None:
                     break
             if not self._gather(lane, gathering, now_ms):
@@ -502,10 +501,10 @@ class Forwarder:
         gathering.size_bytes += length_bytes
         return True
 
-    def _next_due(self, now_ms: int) -> tuple[Lane | None, int]:
-        """Return the lane whose first entry is due first, if it is due; and until when it is the first one."""
+    def _next_due(self, now_ms: int, complete_ms: int) -> tuple[Lane | None, int]:
+        """Return the lane whose first entry is due first, if it is due by both; and until when it is the first one."""
         found: Lane | None = None
-        found_ms = next_ms = now_ms
+        found_ms = next_ms = complete_ms
         for lane in self.lanes:
             due_ms = lane.first_due(now_ms)
             if due_ms is None or due_ms > next_ms:
@@ -552,14 +551,13 @@ class Forwarder:
         if self._trims_under_way or now_ns < self._trim_ns:
             return
         self._trim_ns = now_ns + TRIM_MS * NS_PER_MS
-        now_ms = self._clock.now_ms()
         progress = self._state_log.progress
         needed = dict(progress.positions)
         for delivery in progress.open:
             for level, offset in delivery.records:
                 needed[level] = min(needed.get(level, offset), offset)
         for lane in self.lanes:
-            offset = min(lane.may_forget(now_ms), needed.get(lane.level, 0))
+            offset = min(lane.may_forget(now_ns // NS_PER_MS), needed.get(lane.level, 0))
             place = self._topics.wait_place(lane.level, self._partition)
             if place is not None and offset > self._trimmed.get(lane.level, 0):
                 self._trim_log(lane.level, place, offset)

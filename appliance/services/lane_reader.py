@@ -10,17 +10,21 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from appliance.clock import NS_PER_MS, Clock
 from appliance.delivery.levels import TRANSACTIONS
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.services.batches import stored_of, wanted_of
 from appliance.services.delay_topics import DelayTopics
+from appliance.services.due_keys import EVERYTHING
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import BUFFER_BYTES, Lane
 
 EXACT_BYTES: Final = 128 << 10
 """Of a read of an exact level: each takes the process for some milliseconds, in which it delivers nothing."""
+LEVEL_BYTES: Final = BUFFER_BYTES // 4
+"""Of a read of a level: about what has room in its buffer, where each record takes ENTRY_BYTES more."""
 SPARSE_BYTES: Final = 8 << 10
 LOADS_MAX: Final = 16
 _SPAN: Final = 500
@@ -36,7 +40,9 @@ class LaneReader:
     """
 
     __slots__ = (
+        "_clock",
         "_complain",
+        "_ends",
         "_is_reading",
         "_loads",
         "_logs",
@@ -55,6 +61,7 @@ class LaneReader:
         topics: DelayTopics,
         logs: PartitionAccess,
         *,
+        clock: Clock,
         look_at_clock: Callable[[], int],
         complain: Callable[[str], object],
         pause: Callable[[], None],
@@ -62,11 +69,13 @@ class LaneReader:
         self._partition = partition
         self._topics = topics
         self._logs = logs
+        self._clock = clock
         self._look_at_clock = look_at_clock
         self._complain = complain
         self._pause = pause
         self._is_reading: set[str] = set()
         self._loads: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self._measured: set[str] = set()
         self.is_leaderless = False
         self.has_open_transactions = False
@@ -110,6 +119,24 @@ class LaneReader:
 
     # Reading on
 
+    def is_behind(self, lane: Lane) -> bool:
+        """Return whether a lane must read more before something is delivered."""
+        if not lane.has_caught_up:
+            return True
+        return isinstance(lane, ExactLane) and lane.level not in self._measured and self._is_led(lane)
+
+    @staticmethod
+    def _may_take(lane: Lane) -> bool:
+        return lane.has_room or not (lane.has_caught_up or isinstance(lane, ExactLane))
+
+    def _is_led(self, lane: Lane) -> bool:
+        place = self._topics.wait_place(lane.level, self._partition)
+        return place is not None and self._logs.serves(place)
+
+    def complete_to_ms(self, lane: ExactLane) -> int:
+        """Return up to when all entries of a lane are loaded; for ever, if nobody serves its log."""
+        return lane.complete_to_ms if self._is_led(lane) else EVERYTHING[0]
+
     def read_on(self, lane: Lane) -> None:
         """Read what is new in the log of a lane, and what the lane wants to load."""
         place = self.place(lane.level)
@@ -119,6 +146,9 @@ class LaneReader:
             self._measure(lane, place)
             self._load(lane, place)
         is_committed = lane.level == TRANSACTIONS
+        if not self._may_take(lane):  # a run file must be written first
+            self._pause()
+            return
         end = self._logs.last_stable_offset(place) if is_committed else self._logs.high_watermark(place)
         if is_committed and end < self._logs.high_watermark(place):
             self.has_open_transactions = True
@@ -128,7 +158,11 @@ class LaneReader:
         def take(read: Read) -> None:
             self._take(lane, read)
 
-        bytes_max = EXACT_BYTES if isinstance(lane, ExactLane) else BUFFER_BYTES
+        bytes_max = BUFFER_BYTES
+        if isinstance(lane, ExactLane):
+            bytes_max = EXACT_BYTES
+        elif lane.has_caught_up:
+            bytes_max = LEVEL_BYTES
         if not self.read(
             lane.level, place, lane.read_to, take, bytes_max=bytes_max, is_committed=is_committed
         ):
@@ -138,15 +172,16 @@ class LaneReader:
         """Once: all that the log has now is read before something is delivered, because it can be due first."""
         if lane.level in self._measured:
             return
-        end = self._logs.high_watermark(place)
-        if end < self._logs.log_end(place):
-            lane.catch_up_to = max(lane.catch_up_to, end)
+        log_end = self._logs.log_end(place)
+        end = min(self._ends.setdefault(lane.level, log_end), log_end)
+        if self._logs.high_watermark(place) < end:
+            self._pause()
             return  # not all of it is committed yet: look again
         self._measured.add(lane.level)
         if end < lane.known_end:
             self._say_lost(place, end, lane.known_end)
             lane.end_at(end)
-        lane.catch_up_to = max(lane.catch_up_to, end)
+        lane.catch_up_to = max(lane.known_end, end)
 
     def _take(self, lane: Lane, read: Read) -> None:
         if read.error == ErrorCode.OFFSET_OUT_OF_RANGE and read.log_start > lane.read_to:
@@ -158,12 +193,13 @@ class LaneReader:
         if not lane.has_caught_up and not isinstance(lane, ExactLane):
             self._end_lane(lane, read)
         now_ms = self._look_at_clock()  # a lane must know of a step before it takes what was stored since
+        uptime_ms = self._clock.monotonic_ns() // NS_PER_MS
         for batch in stored_of(read):
-            if batch.next_offset > read.end or not (lane.has_room or not lane.has_caught_up):
+            if batch.next_offset > read.end or not self._may_take(lane):
                 break
             if batch.next_offset > lane.read_to:
                 lane.unread += batch.unread
-            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
+            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms, uptime_ms=uptime_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
 
@@ -216,9 +252,13 @@ class LaneReader:
             is_lost = [each for each in wanted if each < read.log_start or each >= read.high_watermark >= 0]
             for each in is_lost:
                 lane.lost(each)
+            if not is_lost:
+                self._pause()
         elif read.error:
             self._pause()
         else:
+            if not read.chunks:
+                self._pause()  # a new leader does not know yet that they are committed
             records, end = wanted_of(read, wanted)
             lane.loaded(records)
             found = {each.at for each in records}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import Clock
 from appliance.cluster import DELAYED_STATE
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess, Read
@@ -37,7 +36,6 @@ class StateLog:
 
     __slots__ = (
         "_changes",
-        "_clock",
         "_complain",
         "_is_reading",
         "_logs",
@@ -59,14 +57,12 @@ class StateLog:
         topics: DelayTopics,
         logs: PartitionAccess,
         *,
-        clock: Clock,
         complain: Callable[[str], object],
         pause: Callable[[int], None],
     ) -> None:
         self._partition = partition
         self._topics = topics
         self._logs = logs
-        self._clock = clock
         self._complain = complain
         self._pause = pause
         self._read_to = 0
@@ -146,8 +142,11 @@ class StateLog:
         written: Callable[[], None],
         *,
         exact: dict[str, Frontier],
+        now_ms: int,
     ) -> None:
         """Append a record; `written` is called when it is committed.
+
+        `now_ms` is what the clock showed when `exact` was right: the next life asks by how much it was set back since.
 
         Levels without a position here keep theirs: they were taken out of the options.
         """
@@ -158,7 +157,7 @@ class StateLog:
         changes = self._changes
         progress = Progress(self.progress.positions | positions, deliveries, self.progress.exact | exact)
         batch = encode_batch(
-            [Record(encode(progress), str(self._partition).encode(), timestamp_ms=self._clock.now_ms())],
+            [Record(encode(progress), str(self._partition).encode(), timestamp_ms=now_ms)],
             leader_epoch=place.leader_epoch,
         )
         self.is_writing = True

@@ -12,7 +12,7 @@ of REMEMBERED_MAX records are kept, and each of these counts once. Records of op
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -23,7 +23,7 @@ from appliance.delivery.due import CANCEL, ID_BYTES_MAX
 from appliance.delivery.levels import exact_delay_ms
 from appliance.delivery.waiting import NotWaiting, Origin, Waiting, delay_partition, waiting_of
 from appliance.services.progress import Frontier, UnreadableProgress, decode
-from appliance.views.topic_access import NotShown, Place, TopicReader
+from appliance.views.topic_access import NotShown, Place, PlacedRecord, TopicReader
 
 DELAY_ENABLE: Final = "delivery.delay.enable"
 REMEMBERED_MAX: Final = 1_000_000
@@ -32,11 +32,23 @@ REMEMBERED_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WaitingView:
-    """A delayed record that waits. `level`: the name of the level, or `transactions`."""
+    """A delayed record that waits.
+
+    `level`: the name of the level, or `transactions`. `number`, `at`, `stored_ms`: the partition of the internal topic,
+    the offset there, and when it was stored there.
+    """
 
     topic: str
     level: str
     waiting: Waiting
+    number: int = 0
+    at: int = 0
+    stored_ms: int = 0
+
+    @property
+    def place(self) -> Place:
+        """The internal topic and its partition."""
+        return f"{DELAYED_PREFIX}{self.level}", self.number
 
     def as_json(self) -> dict[str, Any]:
         """The keys are stable."""
@@ -52,6 +64,42 @@ class WaitingView:
             "key": None if waiting.record.key is None else waiting.record.key.decode(errors="replace"),
             "value_bytes": len(waiting.record.value or b""),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What is delivered, or in an open delivery: below `positions`, and of exact levels up to `frontiers`, too.
+
+    `written_ms`: partition of the internal topics → when its state record was written.
+    """
+
+    positions: dict[Place, int] = field(default_factory=dict)
+    frontiers: dict[Place, Frontier] = field(default_factory=dict)
+    written_ms: dict[int, int] = field(default_factory=dict)
+
+    def has(self, view: WaitingView) -> bool:
+        """Return whether a record is delivered from where it was found."""
+        place = view.place
+        if view.at < self.positions.get(place, 0):
+            return True
+        frontier = self.frontiers.get(place)
+        if frontier is None:
+            return False
+        due_ms = min(view.waiting.due_ms, view.stored_ms + exact_delay_ms(place[0]))
+        return frontier.has_delivered(view.at, due_ms)
+
+
+Identity = tuple[UUID, int, int, Origin]
+"""By which a delayed record is recognized on another level."""
+Cancelled = dict[tuple[UUID, int, bytes], int]
+"""(topic id, partition, id of records) → the offset in the topic below which they are cancelled."""
+
+
+def is_cancelled(waiting: Waiting, cancelled: Cancelled) -> bool:
+    """Return whether a record was cancelled."""
+    name = waiting.delivery_id
+    key = waiting.topic_id, waiting.partition, name or b""
+    return name is not None and waiting.offset < cancelled.get(key, -1)
 
 
 class DelayedView:
@@ -88,36 +136,81 @@ class DelayedView:
         Raises:
             NotShown: there is no such topic, or the internal topics cannot be read.
         """
-        wanted = None if topic is None else {self._id(topic)}
-        numbers = None if topic is None else self._internal_partitions(topic)
+        numbers, wanted = self.numbers_of(topic), self.wanted(topic)
         if DELAYED_STATE not in self._topics:
             return
-        positions, frontiers = self._delivered(numbers)
-        cancelled: dict[tuple[UUID, int, bytes], int] = {}
-        for _, found in self._read(self._places([DELAYED_CANCELS], numbers), {}, {}):
-            name = found.cancels
-            if name is not None and (wanted is None or found.topic_id in wanted):
-                key = found.topic_id, found.partition, name
-                cancelled[key] = max(cancelled.get(key, -1), found.offset)
-        levels = [
-            each
-            for each in self._topics
-            if each.startswith(DELAYED_PREFIX) and each not in {DELAYED_STATE, DELAYED_CANCELS}
-        ]
-        seen: set[tuple[UUID, int, int, Origin]] = set()
-        for place, found in self._read(self._places(levels, numbers), positions, frontiers):
-            known = found.topic_id, found.partition, found.offset, found.origin
-            if known in seen:
+        delivered, cancelled = self.delivered(numbers), self.cancelled(topic)
+        places = self.wait_places(numbers)
+        starts = self.wait_starts(places, delivered)
+        ends = self._reader.ends(places, read_committed=True)
+        for view in self.views(self._reader.records(starts, ends), delivered, wanted, seen=set()):
+            if not is_cancelled(view.waiting, cancelled):
+                yield view
+
+    def wanted(self, topic: str | None) -> set[UUID]:
+        """Return the id of a topic, or those of all.
+
+        Raises:
+            NotShown: there is no such topic.
+        """
+        return set(self._names) if topic is None else {self.topic_id(topic)}
+
+    def wait_places(self, numbers: set[int] | None) -> list[Place]:
+        """Return the partitions of internal topics in which records wait; `numbers`: only these."""
+        others = {DELAYED_STATE, DELAYED_CANCELS}
+        levels = [each for each in self._topics if each.startswith(DELAYED_PREFIX) and each not in others]
+        return self._places(levels, numbers)
+
+    def wait_starts(self, places: list[Place], delivered: Delivered) -> dict[Place, int]:
+        """Return below which offset nothing waits in each of these partitions."""
+        starts = self._reader.starts(places)
+        return {place: max(start, delivered.positions.get(place, 0)) for place, start in starts.items()}
+
+    def views(
+        self,
+        records: Iterable[PlacedRecord],
+        delivered: Delivered,
+        wanted: set[UUID],
+        *,
+        seen: set[Identity],
+    ) -> Iterator[WaitingView]:
+        """Yield what waits of these records, cancelled or not, each once, and not what was `seen` before."""
+        for found in records:
+            try:
+                waiting = waiting_of(found.record)
+            except NotWaiting:
+                continue
+            named = self._names.get(waiting.topic_id)
+            if named is None or waiting.cancels is not None:
+                continue
+            level = found.topic.removeprefix(DELAYED_PREFIX)
+            view = WaitingView(
+                named, level, waiting, found.partition, found.offset, found.record.timestamp_ms
+            )
+            known = waiting.topic_id, waiting.partition, waiting.offset, waiting.origin
+            if delivered.has(view) or known in seen:
                 continue
             if len(seen) < self._remembered_max:
                 seen.add(known)
-            name = found.delivery_id
-            is_cancelled = (
-                name is not None and found.offset < cancelled.get((found.topic_id, found.partition, name), -1)
-            ) or found.cancels is not None
-            named = self._names.get(found.topic_id)
-            if named is not None and not is_cancelled and (wanted is None or found.topic_id in wanted):
-                yield WaitingView(named, place[0].removeprefix(DELAYED_PREFIX), found)
+            if waiting.topic_id in wanted:
+                yield view
+
+    def cancelled(self, topic: str | None) -> Cancelled:
+        """Return what was cancelled of a topic, or of all."""
+        wanted = self.wanted(topic)
+        places = self._places([DELAYED_CANCELS], self.numbers_of(topic))
+        starts, ends = self._reader.starts(places), self._reader.ends(places, read_committed=True)
+        cancelled: Cancelled = {}
+        for found in self._reader.records(starts, ends):
+            try:
+                waiting = waiting_of(found.record)
+            except NotWaiting:
+                continue
+            name = waiting.cancels
+            if name is not None and waiting.topic_id in wanted:
+                key = waiting.topic_id, waiting.partition, name
+                cancelled[key] = max(cancelled.get(key, -1), waiting.offset)
+        return cancelled
 
     def require_delays(self, topic: str) -> None:
         """Check that a record that cancels would cancel. Otherwise it would appear in the topic.
@@ -131,16 +224,27 @@ class DelayedView:
         if configs.get(DELAY_ENABLE) != "true":
             raise NotShown(f"{topic} has not the setting {DELAY_ENABLE} = true, so nothing can be cancelled")
 
-    def _id(self, topic: str) -> UUID:
+    def topic_id(self, topic: str) -> UUID:
+        """Return the id of a topic.
+
+        Raises:
+            NotShown: there is no such topic.
+        """
         self.partitions(topic)
         found = self._ids.get(topic)
         if found is None:
             raise NotShown(f"topic {topic} has no id")
         return found
 
-    def _internal_partitions(self, topic: str) -> set[int]:
-        """Return which partitions of the internal topics the topic uses."""
-        topic_id, count = self._id(topic), self._topics.get(DELAYED_STATE, 1)
+    def numbers_of(self, topic: str | None) -> set[int] | None:
+        """Return which partitions of the internal topics a topic uses; None for all.
+
+        Raises:
+            NotShown: there is no such topic.
+        """
+        if topic is None:
+            return None
+        topic_id, count = self.topic_id(topic), self._topics.get(DELAYED_STATE, 1)
         return {delay_partition(topic_id, number, count) for number in range(self.partitions(topic))}
 
     def _places(self, topics: list[str], numbers: set[int] | None) -> list[Place]:
@@ -151,43 +255,23 @@ class DelayedView:
             if numbers is None or number in numbers
         ]
 
-    def _delivered(self, numbers: set[int] | None) -> tuple[dict[Place, int], dict[Place, Frontier]]:
-        """Return below which offset each partition of a level is delivered; and what else, of exact levels."""
+    def delivered(self, numbers: set[int] | None) -> Delivered:
+        """Return what the last state records of these partitions say; None: of all."""
         places = self._places([DELAYED_STATE], numbers)
         ends = self._reader.ends(places, read_committed=False)
         starts = {place: end - 1 for place, end in ends.items() if end > 0}
-        positions: dict[Place, int] = {}
-        frontiers: dict[Place, Frontier] = {}
+        delivered = Delivered()
         for found in self._reader.records(starts, ends):
             try:
                 progress = decode(found.record.value or b"")
             except UnreadableProgress as fault:
                 raise NotShown(f"{DELAYED_STATE}-{found.partition}: {fault}") from None
+            delivered.written_ms[found.partition] = found.record.timestamp_ms
             for level, offset in progress.positions.items():
-                positions[f"{DELAYED_PREFIX}{level}", found.partition] = offset
+                delivered.positions[f"{DELAYED_PREFIX}{level}", found.partition] = offset
             for level, frontier in progress.exact.items():
-                frontiers[f"{DELAYED_PREFIX}{level}", found.partition] = frontier
-        return positions, frontiers
-
-    def _read(
-        self, places: list[Place], positions: Mapping[Place, int], frontiers: Mapping[Place, Frontier]
-    ) -> Iterator[tuple[Place, Waiting]]:
-        reader = self._reader
-        ends = reader.ends(places, read_committed=True)
-        starts = {
-            place: max(start, positions.get(place, 0)) for place, start in reader.starts(places).items()
-        }
-        for found in reader.records(starts, ends):
-            try:
-                waiting = waiting_of(found.record)
-            except NotWaiting:
-                continue
-            frontier = frontiers.get(found.place)
-            if frontier is not None:
-                due_ms = min(waiting.due_ms, found.record.timestamp_ms + exact_delay_ms(found.place[0]))
-                if frontier.has_delivered(found.offset, due_ms):
-                    continue
-            yield found.place, waiting
+                delivered.frontiers[f"{DELAYED_PREFIX}{level}", found.partition] = frontier
+        return delivered
 
 
 @dataclass(slots=True)
@@ -207,6 +291,11 @@ class Soonest:
     """All that wait."""
     _heap: list[tuple[int, int, WaitingView]] = field(default_factory=list)
     """With the latest of them on top."""
+
+    @property
+    def latest_ms(self) -> int | None:
+        """When the last of the records is due that are kept; None if there are fewer than wanted."""
+        return -self._heap[0][0] if len(self._heap) == self.limit else None
 
     def add(self, each: WaitingView) -> None:
         """Count a record, and keep it if it is one of the first."""

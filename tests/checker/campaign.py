@@ -23,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.checker import transaction_anomalies, transaction_history
 from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
 from tests.checker.backlog_readers import BacklogReaders, kinds_on
-from tests.checker.delayed_workload import LEVELS, DelayedWorkload, lateness
+from tests.checker.delayed_workload import LEVELS, DelayedWorkload, came, lateness
 from tests.checker.delayed_workload import TOPIC as DELAYED
 from tests.checker.delayed_workload import find as find_delayed
 from tests.checker.faults import Fault, faults_for, set_clock
@@ -227,8 +227,9 @@ def _judged_delayed(
     if clock is not None:
         clock.set_ahead(0)
     found = delayed.finish()
-    say(lateness(delayed.history, found))
-    wrong = find_delayed(delayed.history, found, is_clock_kept=clock is None)
+    say(lateness(delayed.history, came(delayed.history, found, is_clock_kept=clock is None)))
+    set_forward_ms = None if clock is None else clock.set_forward_ms
+    wrong = find_delayed(delayed.history, found, set_forward_ms=set_forward_ms)
     return [
         *_told(delayed.failures),
         *(Anomaly(each.kind, f"delayed: {each.text}") for each in wrong),

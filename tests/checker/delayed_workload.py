@@ -3,6 +3,7 @@
     sender         idempotent; delays of whole levels, or exact ones; cancels one in CANCELLED of its records,
                    once it is acknowledged
     transactor     version 1 of transactions; every third one is aborted
+    watcher        reads the topic from the start, and notes by the host's clock when each record is there
 
 | anomaly | is |
 |---|---|
@@ -13,7 +14,8 @@
 | early | delivered before its time |
 | cancelled | delivered, though its cancellation was acknowledged before it was due |
 
-The last two are not looked for if somebody has set the clock.
+If somebody has set the clock, the watcher says when a record came. The last two are not looked for in records that
+waited while the clock was set forward: they may come by its new time.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ class DelayedHistory:
     """What is known of each value. Times are ms of the host's clock."""
 
     def __init__(self) -> None:
+        self.sent_ms: dict[bytes, int] = {}
         self.due_ms: dict[bytes, int] = {}
+        self.seen_ms: dict[bytes, int] = {}
+        """When the watcher has read it; not of all, and not before it was there."""
         self.certain: set[bytes] = set()
         """Acknowledged, or committed: must come once."""
         self.aborted: set[bytes] = set()
@@ -58,8 +63,15 @@ class DelayedHistory:
         self.lock = threading.Lock()
 
 
-def find(history: DelayedHistory, found: list[tuple[bytes, int]], *, is_clock_kept: bool) -> list[Anomaly]:
-    """Return what may not be. `found`: (value, time of delivery in ms) of all that is in the topic."""
+def find(
+    history: DelayedHistory, found: list[tuple[bytes, int]], *, set_forward_ms: list[int] | None
+) -> list[Anomaly]:
+    """Return what may not be.
+
+    Args:
+        found: (value, time of delivery in ms) of all that is in the topic.
+        set_forward_ms: when the clock was set forward; None: it was never set, so `found` has times of the host.
+    """
     times = Counter(value for value, _ in found)
     wrong = [Anomaly("duplicated", f"{value!r} is there {n} times") for value, n in times.items() if n > 1]
     must = history.certain - history.cancelling
@@ -70,23 +82,31 @@ def find(history: DelayedHistory, found: list[tuple[bytes, int]], *, is_clock_ke
         there = each & times.keys()
         if there and there != each:
             wrong.append(Anomaly("torn", f"of {sorted(each)} only {sorted(there)} is there"))
-    if is_clock_kept:
-        wrong += [
-            Anomaly("early", f"{value!r} came {history.due_ms[value] - at_ms} ms early")
-            for value, at_ms in found
-            if value in known and at_ms < history.due_ms[value] - 1
-        ]
-        wrong += [Anomaly("cancelled", f"{value!r}") for value in sorted(history.cancelled & times.keys())]
+    came_ms = came(history, found, is_clock_kept=set_forward_ms is None)
+    for value in sorted(known & came_ms.keys()):
+        at_ms, due_ms = came_ms[value], history.due_ms[value]
+        until_ms = max(at_ms, due_ms)
+        if any(history.sent_ms[value] <= each <= until_ms for each in set_forward_ms or ()):
+            continue
+        if at_ms < due_ms - 1:
+            wrong.append(Anomaly("early", f"{value!r} came {due_ms - at_ms} ms early"))
+        if value in history.cancelled:
+            wrong.append(Anomaly("cancelled", f"{value!r}"))
     return wrong
 
 
-def lateness(history: DelayedHistory, found: list[tuple[bytes, int]]) -> str:
+def came(history: DelayedHistory, found: list[tuple[bytes, int]], *, is_clock_kept: bool) -> dict[bytes, int]:
+    """Return when records came, by the host's clock."""
+    return dict(found) if is_clock_kept else history.seen_ms
+
+
+def lateness(history: DelayedHistory, came_ms: dict[bytes, int]) -> str:
     """Return how late records came, without those that were due before their transaction ended."""
-    late = sorted(at_ms - history.due_ms[value] for value, at_ms in found if value.startswith(b"s"))
+    late = sorted(at_ms - history.due_ms[value] for value, at_ms in came_ms.items() if value.startswith(b"s"))
     if not late:
         return "no delayed record came"
     median, most = late[len(late) // 2], late[len(late) * 99 // 100]
-    return f"{len(found)} delayed records; late p50 {median} ms, p99 {most} ms, at most {late[-1]} ms"
+    return f"{len(came_ms)} delayed records; late p50 {median} ms, p99 {most} ms, at most {late[-1]} ms"
 
 
 class DelayedWorkload:
@@ -103,13 +123,14 @@ class DelayedWorkload:
         self._delays_ms = range(1, LEVELS_MS[-1] + 1) if is_exact else LEVELS_MS
         self._chance = random.Random(seed)
         self._stop = threading.Event()
-        self._threads = [
+        self._is_read = threading.Event()
+        self._watcher, *self._threads = (
             threading.Thread(target=self._guarded(each), name=each.__name__, daemon=True)
-            for each in (self._send, self._transact)
-        ]
+            for each in (self._watch, self._send, self._transact)
+        )
 
     def start(self) -> None:
-        for each in self._threads:
+        for each in (self._watcher, *self._threads):
             each.start()
 
     def finish(self) -> list[tuple[bytes, int]]:
@@ -119,7 +140,10 @@ class DelayedWorkload:
             each.join(TIMEOUT_S)
             if each.is_alive():
                 self.failures.append(f"stuck: {each.name} does not end")
-        return self._read()
+        found = self._read()
+        self._is_read.set()
+        self._watcher.join(TIMEOUT_S)
+        return found
 
     def _guarded(self, run: Callable[[], None]) -> Callable[[], None]:
         def guarded() -> None:
@@ -159,7 +183,8 @@ class DelayedWorkload:
 
     def _send_one(self, client: Producer, number: int) -> None:
         value, delay_ms = b"s%d" % number, self._chance.choice(self._delays_ms)
-        due_ms = int(time.time() * 1000) + delay_ms
+        sent_ms = self.history.sent_ms[value] = int(time.time() * 1000)
+        due_ms = sent_ms + delay_ms
         partition = number % self._partitions
         self.history.due_ms[value] = due_ms
         is_cancelled = number % CANCELLED == 0
@@ -216,7 +241,8 @@ class DelayedWorkload:
         client.begin_transaction()
         for at, value in enumerate(values):
             delay_ms = self._chance.choice(self._delays_ms)
-            self.history.due_ms[value] = int(time.time() * 1000) + delay_ms
+            sent_ms = self.history.sent_ms[value] = int(time.time() * 1000)
+            self.history.due_ms[value] = sent_ms + delay_ms
             client.produce(
                 TOPIC,
                 value,
@@ -236,14 +262,33 @@ class DelayedWorkload:
             return False
         return True
 
-    # The end
+    # Reading
+
+    def _consumer(self) -> Consumer:
+        client = Consumer(
+            {
+                "bootstrap.servers": self._addresses,
+                "group.id": "checker",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
+        client.assign([TopicPartition(TOPIC, each, 0) for each in range(self._partitions)])
+        return client
+
+    def _watch(self) -> None:
+        client = self._consumer()
+        while not self._is_read.is_set():
+            for each in client.consume(500, 0.05):
+                value = each.value()
+                if each.error() is None and value in self.history.due_ms:
+                    self.history.seen_ms.setdefault(value, int(time.time() * 1000))
+        client.close()
 
     def _read(self) -> list[tuple[bytes, int]]:
         """Read until all that must come is there, and for as long as the largest level after that."""
-        client = Consumer(
-            {"bootstrap.servers": self._addresses, "group.id": "checker", "enable.auto.commit": False}
-        )
-        client.assign([TopicPartition(TOPIC, each, 0) for each in range(self._partitions)])
+        client = self._consumer()
         found: list[tuple[bytes, int]] = []
         missing = self.history.certain - self.history.cancelling
         last_s = time.monotonic()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -8,7 +9,7 @@ from appliance.delivery.waiting import HEADER, NotWaiting, Origin, Waiting, dela
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 
 TOPIC = UUID(int=7)
-SENT = Record(b"v", b"k", (("a", None), ("delivery.delay", b"5"), ("\udcff", b"")), 123)
+SENT = Record(b"v", b"k", (("a", None), ("delivery.delay", b"500"), ("\udcff", b"")), 123)
 WAITING = Waiting(TOPIC, 3, 42, 1_000, Origin(9, 0, 17), SENT)
 
 
@@ -16,6 +17,14 @@ def test_a_waiting_record_is_read_back_as_it_was() -> None:
     (read,) = decode_records(encode_batch([WAITING.to_record(500)]))
     assert read.timestamp_ms == 500
     assert waiting_of(read) == WAITING
+
+
+def test_no_more_is_left_of_a_delay_than_all_of_it() -> None:
+    """The clock was set back by an hour after the due time was computed, and before the record was stored."""
+    ahead = WAITING._replace(due_ms=3_600_000 + 1_000)
+    assert waiting_of(ahead.to_record(520)).due_ms == 1_020
+    at = replace(SENT, headers=(("delivery.at", b"3601000"), ("delivery.delay", b"500")))
+    assert waiting_of(ahead._replace(record=at).to_record(520)) == ahead._replace(record=at)
 
 
 def test_what_is_delivered_has_no_header_of_ours_but_where_it_comes_from() -> None:

@@ -11,15 +11,17 @@ from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
 from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.delivery.due import AT, DELAY
 from appliance.delivery.levels import CANCELS
+from appliance.delivery.waiting import HANDED_BACK, Origin
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.record import decode_records
 from appliance.services.cancellations import GROUP_MS, KEPT_MS
+from appliance.services.due_index import read_run
 from appliance.services.exact_lane import ExactLane
-from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
-from tests.services.delivering import LEVELS, TOPIC, Delivering
+from appliance.services.forwarder import TRANSACTION_LOOK_MS, TRIM_MS, State
+from tests.services.delivering import LEVELS, TOPIC, TOPIC_ID, Delivering
 
 
 @pytest.fixture
@@ -281,6 +283,37 @@ def test_a_clock_that_was_set_back_prolongs_no_exact_delay(house: Delivering, di
     assert house.delivered() == [b"after", b"delay", b"time"]
 
 
+def test_a_clock_that_was_ahead_unseen_prolongs_an_exact_delay_once_in_all_lives(house: Delivering) -> None:
+    house.run()
+    right_ms = house.clock.now_ms()
+    house.clock.set_wall(right_ms + 3_600_000)
+    house.store(b"v", level="exact_10s", due_in_ms=7_000, headers=((DELAY, b"7000"),))
+    house.clock.set_wall(right_ms)
+    for _ in range(2):  # no life delivers something, and each has read the record
+        house.new_forwarder()
+        house.pass_ms(3_000)
+    house.new_forwarder()
+    house.pass_ms(800)
+    assert house.delivered() == []
+    house.pass_ms(400)
+    assert house.delivered() == [b"v"]
+
+
+@pytest.mark.parametrize("level", ["5s", "exact_10s"])
+def test_a_clock_that_is_set_forward_does_not_make_what_was_handed_back_old(
+    house: Delivering, level: str
+) -> None:
+    origin = Origin(77, HANDED_BACK, 1)
+    house.store(b"v", level=level, origin=origin)
+    house.pass_ms(6_000)
+    house.clock.set_wall(house.clock.now_ms() + 4 * 3_600_000)
+    house.pass_ms(2 * TRIM_MS)
+    house.new_forwarder()  # which knows what is still in the logs
+    house.store(b"v", level=level, origin=origin, first_offset=9)  # by a consumer that has got it once more
+    house.pass_ms(12_000)
+    assert house.delivered() == [b"v"]
+
+
 def test_exact_records_are_delivered_when_they_are_due_whatever_came_first(house: Delivering) -> None:
     house.store(b"c", level="exact_1m", due_in_ms=30_000)
     house.store(b"a", level="exact_1m", due_in_ms=700)
@@ -388,3 +421,29 @@ def test_a_record_that_cannot_be_delivered_is_overdue_and_then_late(house: Deliv
     house.counts.take_lateness(cells)
     assert cells[0] >= 29_000 * NS_PER_MS
     assert house.forwarder.statistics().overdue_ms == 0
+
+
+def test_a_backlog_of_several_exact_levels_comes_in_due_order(house: Delivering) -> None:
+    count, value = 3_000, bytes(300)
+    for number in range(count):
+        level, due_in_ms = ("exact_1m", "exact_1h")[number % 2], number
+        if level == "exact_1h" and number > 200:  # later ones lie between earlier ones in this log
+            due_in_ms = 200 + (number * 7_919 % (count - 200)) // 2 * 2 + 1
+        house.store(b"%d" % due_in_ms + value, level=level, due_in_ms=due_in_ms)
+    house.clock.advance(count)
+    house.new_forwarder()
+    house.run()
+    house.pass_ms(1_000)
+    values = [int((each or b"").rstrip(b"\0")) for each in house.delivered()]
+    assert len(values) == count
+    assert values == sorted(values)
+
+
+def test_look_ups_find_in_files_what_no_run_file_has(house: Delivering, tmp_path: Path) -> None:
+    for _ in range(3):
+        house.store(*[b"v"] * 1_000, level="exact_1h", due_in_ms=1_800_000)
+    house.pass_ms(20_000, step_ms=1_000)
+    (path,) = (tmp_path / INDEX_DIRECTORY).iterdir()
+    run = read_run(path)
+    assert run is not None
+    assert (len(run), run.topics.table) == (3_000, [TOPIC_ID])

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
+from appliance.cli.topic_client import ClientReader
 from tests.support.broker import Appliance
 from tests.system.delayed import PARTITIONS, PATIENCE_S, consumed, counter, create, refusal_of, started
 from tests.system.raw import wait_until
@@ -27,15 +30,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 Headers = list[tuple[str, str | bytes | None]]
 
 
-def run(broker: Appliance, *arguments: str, code: int = 0) -> str:
-    """Run `appliance delayed`; return its standard output."""
-    done = subprocess.run(
+def asked(broker: Appliance, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `appliance delayed`."""
+    return subprocess.run(
         [sys.executable, "-m", "appliance", "delayed", *arguments, "--bootstrap", broker.address],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def run(broker: Appliance, *arguments: str, code: int = 0) -> str:
+    """Run `appliance delayed`; return its standard output."""
+    done = asked(broker, *arguments)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -114,9 +122,55 @@ def test_the_command_lists_shows_and_cancels(broker: Appliance) -> None:
     wait_until(lambda: json.loads(run(broker, "list", "--json"))["waiting"] == 4, "others are delivered")
 
 
+def test_the_command_finds_exact_records_by_the_index(broker: Appliance) -> None:
+    create(broker, "exact", delivery_delay_mode="exact")
+    client = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
+    count, due_ms = 24_000, int(time.time() * 1000) + 600_000
+    for number in range(count):
+        at = due_ms + number * 7_919 % count
+        headers: Headers = [("delivery.at", b"%d" % at), ("delivery.id", b"x%d" % number)]
+        client.produce("exact", b"v", partition=0, headers=headers)
+    client.produce("exact", partition=0, headers=[("delivery.cancel", b"x0")])
+    client.flush(PATIENCE_S)
+    directory = broker.data_dir / "delayed-index"
+    wait_until(lambda: any(directory.glob("*.tail")), "what waits is in a file")
+
+    def finds(*more: str) -> str:
+        done = asked(broker, "show", "exact", "x77", "--json", *more)
+        assert done.returncode == 0, done.stderr
+        (shown,) = json.loads(done.stdout)
+        assert (shown["id"], shown["due_ms"]) == ("x77", due_ms + 77 * 7_919 % count)
+        done = asked(broker, "list", "exact", "--limit", "3", "--json", *more)
+        told = json.loads(done.stdout)
+        assert (told["waiting"], told["waiting_is_exact"]) == (count - 1, True)
+        assert [each["due_ms"] - due_ms for each in told["records"]] == [1, 2, 3]
+        return done.stderr
+
+    wait_until(lambda: finds() == "", "all but a few are in a file")
+    said = finds("--data-dir", str(directory))  # not the data directory
+    assert f"{count} records with exact delays were read from the topics: there is no index" in said
+
+
 def test_the_command_cancels_nothing_in_a_topic_without_delayed_delivery(broker: Appliance) -> None:
     create(broker, "plain", delivery_delay_enable="false")
     run(broker, "cancel", "plain", "x", "--yes", code=1)
     run(broker, "cancel", "nowhere", "x", "--yes", code=1)
     run(broker, "list", "nowhere", code=1)
     run(broker, "show", "plain", "", code=2)
+
+
+def test_a_reader_goes_on_at_a_log_start_that_moves_before_it_reads(broker: Appliance) -> None:
+    create(broker, "moves", delivery_delay_enable="false")
+    client = Producer({"bootstrap.servers": broker.address})
+    for number in range(20):
+        client.produce("moves", b"%d" % number, partition=0)
+    client.flush(PATIENCE_S)
+    with closing(ClientReader(broker.address)) as reader:
+        place = "moves", 0
+        starts, ends = reader.starts([place]), reader.ends([place], read_committed=True)
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        for future in admin.delete_records([TopicPartition(*place, 12)]).values():
+            future.result(PATIENCE_S)
+        assert [each.offset for each in reader.records(starts, ends)] == list(range(12, 20))
+        assert [each.offset for each in reader.records_at({place: [3, 13, 15, 99]})] == [13, 15]
+        assert [each.offset for each in reader.records_at({place: [3, 7]})] == []

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
 
 from appliance.config.option import check_fields, option
+from appliance.config.zookeeper_address import split_connect
 from appliance.errors import ConfigurationError
-
-_ZOOKEEPER_HOST: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
-_ZOOKEEPER_CONNECT: Final = re.compile(
-    rf"{_ZOOKEEPER_HOST}(?:,{_ZOOKEEPER_HOST})*(?:/|(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+)+)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +43,8 @@ class MetadataSettings:
             raise ConfigurationError("metadata.store = zookeeper: zookeeper.connect must be set")
         if self.store != "zookeeper" and connect is not None:
             raise ConfigurationError("zookeeper.connect is set: metadata.store must be zookeeper")
-        if connect is not None and _ZOOKEEPER_CONNECT.fullmatch(connect) is None:
-            raise ConfigurationError(
-                f"zookeeper.connect = {connect[:100]!r}: must be host:port, several separated by commas, "
-                "followed by a /chroot if you use one"
-            )
+        if connect is not None:
+            try:
+                split_connect(connect)
+            except ValueError as error:
+                raise ConfigurationError(f"zookeeper.connect = {error}") from None

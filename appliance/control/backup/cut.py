@@ -53,14 +53,22 @@ from appliance.control.backup.metadata_sources import (
     MetadataSource,
     ZooKeeperMetadata,
 )
+from appliance.control.backup.segments import read_regular
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.left_sessions import DIRECTORY as SESSIONS
-from appliance.errors import CorruptFile, HostFault, OperatorFault
+from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.ipc.shared_memory import Region
 from appliance.log.checkpoint import read_offsets
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import META_PROPERTIES, RECOVERY_POINTS, parse_partition_directory_name
-from appliance.log.known_directories import KnownDirectories
+from appliance.log.file_names import (
+    LOG,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    parse_partition_directory_name,
+    parse_segment_file_name,
+)
+from appliance.log.known_directories import KnownDirectories, used_directories
 from appliance.log.lock_file import open_lock_file
 from appliance.log.meta_properties import read_properties
 from appliance.log.partition_metadata import read_topic_id
@@ -383,7 +391,7 @@ class StoppedSource:
                 with storage_faults(directory):
                     names = sorted(os.listdir(directory))
                     if META_PROPERTIES in names:
-                        slots.setdefault(slot, (directory / META_PROPERTIES).read_bytes())
+                        slots.setdefault(slot, read_regular(directory / META_PROPERTIES))
                         cluster = read_properties(directory / META_PROPERTIES).get("cluster.id", cluster)
                 points = recovery_points(directory)
                 for name in filter(None, map(parse_partition_directory_name, names)):
@@ -414,6 +422,8 @@ class StoppedSource:
         return Cut(cluster, metadata, self._metadata.file, partitions, slots, time.time_ns() // 1_000_000)
 
     def _directories(self) -> dict[int, list[Path]]:
+        """The log directories of each slot. Raises StorageFault where a disk that was used is not mounted."""
+        used_directories(self.data_dir)
         found: dict[int, list[Path]] = {}
         for path in self.data_dir.glob("slot-*.log-dirs.json"):
             number = path.name.removeprefix("slot-").removesuffix(".log-dirs.json")
@@ -434,15 +444,34 @@ def _stopped_partition(
     The leader epoch comes first: a slot that led before and was not heard of since has `leads` in its state file still,
     and may lack what its successor acknowledged.
     """
-    topic_id, state = read_topic_id(directory), read_state(directory)
+    with storage_faults(directory / STATE):
+        state = read_state(directory)
+    topic_id = read_topic_id(directory)
     if topic_id is None or state is None:
-        return None  # it never had a record
+        if has_records(directory):
+            missing = STATE if state is None else PARTITION_METADATA
+            raise OperatorFault(
+                f"{directory} has records, and its {missing} is missing, damaged or of another version: start the"
+                " appliance, and back up while it runs or after a clean stop"
+            )
+        return None
     if state.mode is not Mode.CLOSED:
         raise OperatorFault(
             f"{directory} was not closed cleanly: start the appliance, and back up while it runs or after a clean stop"
         )
     cut = CutPartition(name, topic_id, (), state.log_start, state.high_watermark, directory, recovery_point)
     return (state.leader_epoch, state.leads, state.high_watermark), cut
+
+
+def has_records(directory: Path) -> bool:
+    """Whether a segment of a partition's directory has bytes. Raises StorageFault."""
+    with storage_faults(directory), os.scandir(directory) as entries:
+        return any(
+            (parsed := parse_segment_file_name(entry.name)) is not None
+            and parsed[1] == LOG
+            and entry.stat(follow_symlinks=False).st_size > 0
+            for entry in entries
+        )
 
 
 def read_state(directory: Path) -> PartitionState | None:
@@ -467,8 +496,9 @@ def slot_properties(directories: Sequence[Path]) -> bytes | None:
     Each directory of a slot has one. A directory whose disk failed must not take the slot out of the backup.
     """
     for directory in directories:
-        with suppress(OSError):
-            return (directory / META_PROPERTIES).read_bytes()
+        with suppress(StorageFault):
+            if content := read_regular(directory / META_PROPERTIES):
+                return content
     return None
 
 

@@ -12,20 +12,23 @@ Nothing is written to ZooKeeper.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from appliance.control.backup import zookeeper_client
 from appliance.control.backup.manifest import METADATA, TREE
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_connect
 from appliance.control.backup.zookeeper_tree import encode_tree
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.znode_tree import CLUSTER_ID, WRITERS, ZOOKEEPERS_OWN, ClusterIdRecord, decode
 from appliance.errors import CorruptFile, HostFault, OperatorFault, StorageFault
 from appliance.extras import need
 
-_ANSWER_TIMEOUT_S: Final = 10.0
+BUSY_S: Final = 1.0
+PATIENCE_S: Final = 30.0
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _AT_ONCE: Final = 500
 _TRIES: Final = 5
 _LEFT_OUT: Final = frozenset({WRITERS, ZOOKEEPERS_OWN})
@@ -76,10 +79,19 @@ class EmbeddedMetadata:
         """
         try:
             with (
-                closing(sqlite3.connect(self._path, timeout=10)) as source,
+                closing(sqlite3.connect(self._path, timeout=BUSY_S)) as source,
                 closing(sqlite3.connect(":memory:")) as copy,
             ):
-                source.backup(copy)
+                deadline = time.monotonic() + PATIENCE_S
+
+                def look_at_clock(status: int, _left: int, _pages: int) -> None:
+                    # Without it, sqlite3 tries for ever, and no signal ends the command.
+                    if status in _BUSY and time.monotonic() > deadline:
+                        raise StorageFault(
+                            f"{self._path} was locked by another process for {PATIENCE_S:.0f} s"
+                        )
+
+                source.backup(copy, progress=look_at_clock)
                 (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
                 if found != "ok":
                     raise CorruptFile(f"{self._path} is damaged: {found}")
@@ -100,7 +112,7 @@ class ZooKeeperMetadata:
     def __init__(self, connect: str) -> None:
         need("kazoo", needed_by="a backup of metadata in ZooKeeper")
         self._connect = connect
-        self._hosts, self._root = split_connect(connect)
+        self._hosts, self._root = zookeeper_client.split_address(connect)
         self._client: Any = None
         self.file = TREE
 
@@ -110,13 +122,14 @@ class ZooKeeperMetadata:
 
         try:
             if self._client is None:
-                self._client = reading_client(self._hosts)
+                self._client = zookeeper_client.reading_client(self._hosts)
             for _ in range(_TRIES):
                 with suppress(NoNodeError):
                     if (nodes := self._look_twice()) is not None:
                         self._check_cluster(nodes, cluster_id)
                         return encode_tree(nodes)
-                if self._client.exists(self._root or "/") is None:
+                there = self._client.exists_async(self._root or "/")
+                if there.get(timeout=zookeeper_client.ANSWER_TIMEOUT_S) is None:
                     raise OperatorFault(f"there is nothing in ZooKeeper at {self._connect}")
         except (KazooException, KazooTimeoutError) as error:
             raise HostFault(f"ZooKeeper at {self._hosts}: {type(error).__name__} {error}") from error
@@ -124,12 +137,12 @@ class ZooKeeperMetadata:
 
     def close(self) -> None:
         if self._client is not None:
-            end_client(self._client)
+            zookeeper_client.end_client(self._client)
             self._client = None
 
     def _look_twice(self) -> list[tuple[str, bytes]] | None:
         """The nodes (path below the chroot, data), parents first; None if one changed meanwhile."""
-        self._client.sync_async(self._root or "/").get(timeout=_ANSWER_TIMEOUT_S)
+        self._client.sync_async(self._root or "/").get(timeout=zookeeper_client.ANSWER_TIMEOUT_S)
         nodes: list[tuple[str, bytes]] = []
         stats: dict[str, tuple[int, int, int]] = {}
         level = ["/"]
@@ -161,7 +174,7 @@ class ZooKeeperMetadata:
         found: list[Any] = []
         for start in range(0, len(wanted), _AT_ONCE):
             asked = [send(path) for path in wanted[start : start + _AT_ONCE]]
-            found += [each.get(timeout=_ANSWER_TIMEOUT_S) for each in asked]
+            found += [each.get(timeout=zookeeper_client.ANSWER_TIMEOUT_S) for each in asked]
         return found
 
     def _check_cluster(self, nodes: Sequence[tuple[str, bytes]], cluster_id: str) -> None:

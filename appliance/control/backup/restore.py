@@ -23,7 +23,7 @@ from appliance.clock import SystemClock
 from appliance.cluster import TopicPartition
 from appliance.control.backup.manifest import METADATA, TREE, Manifest, StoredFile
 from appliance.control.backup.marker import MARKER
-from appliance.control.backup.target import Target
+from appliance.control.backup.target import DirectoryTarget, Target, is_within
 from appliance.control.backup.zookeeper_tree import decode_tree, refuse_used, write_tree
 from appliance.errors import CorruptFile, OperatorFault
 from appliance.log.checkpoint import replace_file, sync_directory, write_offsets
@@ -56,6 +56,10 @@ def restore(
         CorruptFile: an object is damaged or missing; the text names it. The directory is not usable.
         StorageFault: something cannot be read or written. The directory is not usable.
     """
+    if isinstance(target, DirectoryTarget) and is_within(data_dir, Path(target.shown)):
+        raise OperatorFault(
+            f"{data_dir} is inside {target.shown}, which holds backups and nothing else; restore into another directory"
+        )
     tree = _tree(manifest, target, zookeeper)
     if tree and zookeeper is not None:
         refuse_used(zookeeper)

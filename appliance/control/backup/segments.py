@@ -7,13 +7,14 @@ compaction rename a file to `.deleted` and keep it, because the backup holds a l
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from appliance.errors import CorruptFile
+from appliance.errors import CorruptFile, StorageFault
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     LOG,
@@ -107,6 +108,26 @@ def plan_segments(directory: Path, *, log_start: int, high_watermark: int) -> li
     )
     planned += [found[base, PRODUCER_SNAPSHOT] for base in snapshots]
     return planned
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a small file of the appliance; empty if there is none.
+
+    A link is not followed: the command may run as root, and the appliance's user could put a link to a file there that
+    only root may read. The restore would give its content to this user.
+
+    Raises:
+        StorageFault: it cannot be read, or is no regular file.
+    """
+    with storage_faults(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return b""
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StorageFault(f"{path} is no regular file")
+            return file.read()
 
 
 def open_planned(file: SourceFile) -> int:

@@ -1,13 +1,18 @@
 """Taking a backup: a cut, then the bytes that the target does not have, then the manifest.
 
-1. Leases on all partitions keep their segments.
+1. Leases on all partitions keep their segments. A stopped appliance needs none, so its disk may be full.
 2. The cut (`cut.py`), and a look at the names of all files. If compaction renamed one between the two, the cut is
    made again.
 3. Each file: what the last backup has of the same file, by inode, times, incarnation and generation, is named again;
    what follows it, or all of it, is copied.
 4. The target is forced to the disk, and the manifest is written.
 
-A backup that is killed before 4 leaves objects that no manifest names (`upkeep.prune` removes them).
+A backup that fails removes the objects that it has stored, because a target that is full would stay full otherwise. A
+backup that is killed before 4 leaves objects that no manifest names (`upkeep.prune` removes them).
+
+An object of an earlier backup is named again only if the target lists it with its length. So a file that is missing,
+after a rule of a bucket has removed it, or because an operator has removed what `verify` called damaged, is stored
+again.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,6 +49,7 @@ from appliance.control.backup.segments import (
     index_of,
     open_planned,
     plan_segments,
+    read_regular,
 )
 from appliance.control.backup.target import CHUNK_BYTES, DirectoryTarget, Target, is_within
 from appliance.control.backup.upkeep import ids, newest
@@ -90,8 +97,12 @@ def take_backup(
                     raise OperatorFault(f"{target.shown} is inside {place}, which it is to back up")
         for number in range(1, COPY_TRIES + 1):
             try:
-                taking = _Taking(source, target, newest(target))
-                manifest = taking.run()
+                taking = _Taking(source, target, newest(target), say)
+                try:
+                    manifest = taking.run()
+                except BaseException:
+                    taking.take_back()
+                    raise
                 return Taken(manifest, taking.copied_bytes, time.monotonic() - begin)
             except PlannedFileGone as gone:
                 if number == COPY_TRIES:
@@ -104,21 +115,20 @@ class _Taking:
     """One try. `copied_bytes` counts what was stored."""
 
     def __init__(
-        self, source: RunningSource | StoppedSource, target: Target, before: Manifest | None
+        self,
+        source: RunningSource | StoppedSource,
+        target: Target,
+        before: Manifest | None,
+        say: Callable[[str], None],
     ) -> None:
         self._source = source
         self._target = target
         self._id = ""
         self.copied_bytes = 0
         self._before = before
+        self._stored: list[str] = []
         self._known: Mapping[tuple[str, int, str], StoredFile] = (
-            {}
-            if before is None
-            else {
-                (partition.topic_id, partition.partition, file.name): file
-                for partition in before.partitions
-                for file in partition.files
-            }
+            {} if before is None else _usable(before, target, say)
         )
 
     def run(self) -> Manifest:
@@ -136,10 +146,8 @@ class _Taking:
                 self._partition(partition, files, epochs) for partition, files, epochs in planned
             )
         files = [self._store("metadata", cut.metadata_file, cut.metadata)]
-        secret = self._source.data_dir / SALT_SECRET
-        if secret.exists():
-            with storage_faults(secret):
-                files.append(self._store("metadata", SALT_SECRET, secret.read_bytes()))
+        if secret := read_regular(self._source.data_dir / SALT_SECRET):
+            files.append(self._store("metadata", SALT_SECRET, secret))
         manifest = Manifest(
             id=self._id,
             cluster_id=cut.cluster_id,
@@ -152,23 +160,31 @@ class _Taking:
         )
         self._target.flush()
         self._target.check()
+        self._stored.append(manifest_path(self._id))
         self._target.write(manifest_path(self._id), [encode(manifest)])
         self._target.flush()
-        try:
-            self._target.check()  # a prune may have removed pieces meanwhile if it took this command for dead
-        except StorageFault:
-            self._target.remove(manifest_path(self._id))
-            raise
+        self._target.check()  # a prune may have removed pieces meanwhile if it took this command for dead
         return manifest
+
+    def take_back(self) -> None:
+        """Remove what this try has stored, the manifest first. Stops where the target fails; `prune` removes the rest.
+
+        Nobody else names these objects: their names end with the id of this backup.
+        """
+        with suppress(StorageFault):
+            while self._stored:
+                self._target.remove(self._stored[-1])
+                self._stored.pop()
 
     def _cut(self, lease: BackupLease) -> tuple[Cut, list[tuple[CutPartition, list[SourceFile], bytes]]]:
         """The cut, and for each partition the files of that moment and its leader epochs."""
         for _ in range(CUT_TRIES):
             cut = self._source.cut()
-            lease.take(each.directory for each in cut.partitions)
-            # Of this cut segments may be gone that were there before the leases; they hold for the next one.
-            cut = self._source.cut()
-            lease.take(each.directory for each in cut.partitions)
+            if isinstance(self._source, RunningSource):
+                lease.take(each.directory for each in cut.partitions)
+                # Of this cut segments may be gone that were there before the leases; they hold for the next one.
+                cut = self._source.cut()
+                lease.take(each.directory for each in cut.partitions)
             planned = [
                 (
                     each,
@@ -191,10 +207,7 @@ class _Taking:
         if state is not None and (now := read_state(cut.directory)) and now.incarnation != incarnation:
             raise PlannedFileGone(f"the end of {cut.name}")  # an unclean leader has cut it off meanwhile
         stored.append(StoredFile(LEADER_EPOCHS, len(epochs), inline=epochs))
-        metadata = cut.directory / PARTITION_METADATA
-        with storage_faults(metadata):
-            content = metadata.read_bytes() if metadata.exists() else b""
-        if content:
+        if content := read_regular(cut.directory / PARTITION_METADATA):
             stored.append(StoredFile(PARTITION_METADATA, len(content), inline=content))
         last = max((each.base_offset for each in files if each.is_open), default=cut.log_start)
         return StoredPartition(
@@ -258,9 +271,30 @@ class _Taking:
 
     def _piece(self, folder: str, name: str, chunks: Iterator[bytes | memoryview], position: int) -> Piece:
         path = f"{DATA}/{folder}/{name}.{position}.{self._id}"
+        self._stored.append(path)
         length, digest = self._target.write(path, chunks)
         self.copied_bytes += length
         return Piece(path, length, digest)
+
+
+def _usable(
+    before: Manifest, target: Target, say: Callable[[str], None]
+) -> dict[tuple[str, int, str], StoredFile]:
+    """The files of an earlier backup, by topic id, partition and name, whose objects the target has in full length."""
+    there = target.sizes(DATA)
+    found, lost = {}, 0
+    for partition in before.partitions:
+        for file in partition.files:
+            if all(there.get(piece.path) == piece.length_bytes for piece in file.pieces):
+                found[partition.topic_id, partition.partition, file.name] = file
+            else:
+                lost += 1
+    if lost:
+        say(
+            f"{target.shown} lacks objects of {lost} files of backup {before.id}, or has them in another length; they"
+            " are stored again. See `appliance backup verify`"
+        )
+    return found
 
 
 def _reusable(known: StoredFile | None, mark: Mark, length_bytes: int) -> tuple[Piece, ...]:

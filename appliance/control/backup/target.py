@@ -10,10 +10,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
 
 from appliance.control.backup.claim import Claim
 from appliance.control.backup.manifest import BACKUPS, DATA, id_of, is_object_path
@@ -27,6 +29,7 @@ CHUNK_BYTES: Final = 4 << 20
 _PART: Final = ".part"
 _LOCK: Final = ".lock"
 _OWN: Final = frozenset({BACKUPS, DATA, _LOCK, "lost+found"})
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/?#]*:[^/?#]*@")
 
 
 class Target(Protocol):
@@ -42,8 +45,8 @@ class Target(Protocol):
     def read(self, path: str) -> Iterator[bytes]:
         """Yield an object's bytes. Raises FileNotFoundError if there is none."""
 
-    def names(self, directory: str) -> list[str]:
-        """The paths, relative to the target, of all objects below a directory, in order."""
+    def sizes(self, directory: str) -> dict[str, int]:
+        """The paths, relative to the target, of all objects below a directory, in order, and their lengths in bytes."""
 
     def remove(self, path: str) -> None:
         """Remove an object if it is there."""
@@ -58,16 +61,43 @@ class Target(Protocol):
         """Let others use the target."""
 
 
-def open_target(place: str, *, writes: bool) -> Target:
+def _silent(_: str) -> None:
+    return
+
+
+def open_target(place: str, *, writes: bool, say: Callable[[str], None] = _silent) -> Target:
     """Open the directory or the address `place`. A directory that backups are written into is created if missing.
+
+    Args:
+        say: gets a line if the command has to wait.
 
     Raises:
         OperatorFault: it holds something else, another backup is writing to it, or a package is missing.
         StorageFault: it cannot be reached.
     """
-    if "://" in place:
-        return ObjectTarget(place, writes=writes)
-    return DirectoryTarget(Path(place), writes=writes)
+    directory = directory_of(place)
+    if directory is None:
+        return ObjectTarget(place, writes=writes, say=say)
+    return DirectoryTarget(directory, writes=writes)
+
+
+def directory_of(place: str) -> Path | None:
+    """The directory of this host that `place` names, as a path or as `file:///path`; None for an object store.
+
+    Raises:
+        OperatorFault: it is a file on another host.
+    """
+    if not place.startswith("file://"):
+        return None if "://" in place else Path(place)
+    parts = urlsplit(place)
+    if parts.netloc not in ("", "localhost"):
+        raise OperatorFault(f"{place}: a file of another host; write file:///path, or the path alone")
+    return Path(unquote(parts.path))
+
+
+def shown_place(place: str) -> str:
+    """The address of a target for messages and metrics: without a password and without parameters."""
+    return _CREDENTIALS.sub("", place.partition("?")[0]) if "://" in place else place
 
 
 class DirectoryTarget:
@@ -144,14 +174,17 @@ class DirectoryTarget:
         finally:
             os.close(descriptor)
 
-    def names(self, directory: str) -> list[str]:
-        found: list[str] = []
+    def sizes(self, directory: str) -> dict[str, int]:
+        found: dict[str, int] = {}
         root = self._path / directory
         with storage_faults(root):
             for folder, _, names in os.walk(root, onerror=_raise_unless_missing):
                 below = os.path.relpath(folder, self._path)
-                found += [f"{below}/{name}" for name in names if not name.endswith(_PART)]
-        return sorted(found)
+                for name in names:
+                    if not name.endswith(_PART):
+                        with suppress(FileNotFoundError):  # a prune has removed it meanwhile
+                            found[f"{below}/{name}"] = os.lstat(f"{folder}/{name}").st_size
+        return dict(sorted(found.items()))
 
     def remove(self, path: str) -> None:
         target = self._path / path
@@ -161,13 +194,10 @@ class DirectoryTarget:
                 target.parent.rmdir()  # if nothing else is in it
 
     def flush(self) -> None:
-        # One call for tens of thousands of files; it reports a failed write of the kernel's (Linux 5.8).
+        # One call for tens of thousands of files. It reports a write of the kernel that has failed since the descriptor
+        # was opened (Linux 5.8). So it must be one that is older than the writes.
         with storage_faults(self._path):
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                _sync_file_system(descriptor)
-            finally:
-                os.close(descriptor)
+            _sync_file_system(self._lock)
             if (self._path / BACKUPS).is_dir():
                 sync_directory(self._path / BACKUPS)
 
@@ -200,18 +230,18 @@ class ObjectTarget:
 
     __slots__ = ("_claim", "_files", "_place", "_root")
 
-    def __init__(self, place: str, *, writes: bool) -> None:
+    def __init__(self, place: str, *, writes: bool, say: Callable[[str], None] = _silent) -> None:
         need("pyarrow", needed_by="a backup in an object store")
         from pyarrow import fs
 
-        self._place = place.partition("?")[0]
+        self._place = shown_place(place)
         try:
             files, root = fs.FileSystem.from_uri(place)
         except (OSError, ValueError) as error:
             raise OperatorFault(f"{self._place}: {error}") from error
         self._files: Any = files
         self._root = root.rstrip("/")
-        self._claim = Claim(self._files, self._root, self._place) if writes else None
+        self._claim = Claim(self._files, self._root, self._place, say=say) if writes else None
 
     @property
     def shown(self) -> str:
@@ -244,15 +274,17 @@ class ObjectTarget:
                 while chunk := stream.read(CHUNK_BYTES):
                     yield bytes(chunk)
 
-    def names(self, directory: str) -> list[str]:
+    def sizes(self, directory: str) -> dict[str, int]:
         from pyarrow import fs
 
         with self._faults(directory):
             selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True, recursive=True)
             found = self._files.get_file_info(selector)
-        return sorted(
-            info.path.removeprefix(self._root).lstrip("/") for info in found if info.type == fs.FileType.File
-        )
+        return {
+            info.path.removeprefix(self._root).lstrip("/"): info.size
+            for info in sorted(found, key=lambda each: each.path)
+            if info.type == fs.FileType.File
+        }
 
     def remove(self, path: str) -> None:
         with self._faults(path), suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ from appliance.control.backup.manifest import (
     manifest_path,
 )
 from appliance.control.backup.target import Target
-from appliance.errors import CorruptFile, OperatorFault
+from appliance.errors import CorruptFile, OperatorFault, StorageFault
 
 CHECK_EVERY: Final = 100
 """Objects that `prune` removes between two looks at its right to."""
@@ -35,7 +35,7 @@ class Damage:
 
 def ids(target: Target) -> list[str]:
     """The ids of the complete backups in a target, oldest first."""
-    names = (name.rpartition("/")[2] for name in target.names(BACKUPS))
+    names = (name.rpartition("/")[2] for name in target.sizes(BACKUPS))
     return sorted(id for id in map(id_of, names) if id is not None)
 
 
@@ -66,8 +66,13 @@ def newest(target: Target) -> Manifest | None:
 def verify(target: Target, wanted: Iterable[str]) -> tuple[int, list[Damage]]:
     """Read every object of some backups, once each, and compare its length and SHA-256.
 
+    A file that the disk cannot read is damaged, and the others are read all the same.
+
     Returns:
         the bytes that were read, and what is damaged or missing.
+
+    Raises:
+        StorageFault: the target as a whole cannot be read. OperatorFault: there is no such backup.
     """
     found: list[Damage] = []
     users: dict[Piece, list[str]] = {}
@@ -77,6 +82,9 @@ def verify(target: Target, wanted: Iterable[str]) -> tuple[int, list[Damage]]:
                 users.setdefault(piece, []).append(id)
         except CorruptFile as fault:
             found.append(Damage(manifest_path(id), str(fault), (id,)))
+        except StorageFault as fault:
+            target.sizes(BACKUPS)
+            found.append(Damage(manifest_path(id), f"cannot be read: {fault}", (id,)))
     total = 0
     for piece, backups in users.items():
         reason, length = check_piece(target, piece)
@@ -95,6 +103,9 @@ def check_piece(target: Target, piece: Piece) -> tuple[str, int]:
             length += len(chunk)
     except FileNotFoundError:
         return "is missing", 0
+    except StorageFault as fault:
+        target.sizes(BACKUPS)  # raises if it is not this object alone
+        return f"cannot be read: {fault}", length
     if length != piece.length_bytes:
         return f"has {length} bytes instead of {piece.length_bytes}", length
     return ("" if digest.hexdigest() == piece.sha256 else "has another SHA-256"), length
@@ -121,7 +132,7 @@ def prune(target: Target, keep: int) -> tuple[list[str], int]:
     for id in removed:
         target.remove(manifest_path(id))
     target.flush()
-    orphans = [path for path in target.names(DATA) if path not in needed and is_object_path(path)]
+    orphans = [path for path in target.sizes(DATA) if path not in needed and is_object_path(path)]
     for number, path in enumerate(orphans):
         if number % CHECK_EVERY == 0:
             target.check()

@@ -5,26 +5,22 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from appliance.control.store.metadata_store import check_path
+from appliance.config.zookeeper_address import split_connect
 from appliance.errors import HostFault, OperatorFault
 
 CONNECT_TIMEOUT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 10.0
+"""Without a bound, a question that is asked after the connection is lost waits for the next connection."""
 
 
-def split_connect(connect: str) -> tuple[str, str]:
+def split_address(connect: str) -> tuple[str, str]:
     """The servers and the chroot (`/kafka`, or "") of `host:port,host:port/kafka`. Raises OperatorFault."""
-    hosts, slash, chroot = connect.partition("/")
-    root = f"/{chroot}".rstrip("/")
     try:
-        if root:
-            check_path(root)
-        if not all(each.rpartition(":")[2].isdigit() for each in hosts.split(",")):
-            raise ValueError
+        return split_connect(connect)
     except ValueError:
         raise OperatorFault(
             f"{connect!r} is no address of ZooKeeper such as zk1:2181,zk2:2181/kafka"
         ) from None
-    return hosts, root if slash else ""
 
 
 def reading_client(hosts: str) -> Any:

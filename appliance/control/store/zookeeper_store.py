@@ -41,6 +41,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 
 from appliance.clock import Clock
+from appliance.config.zookeeper_address import split_connect
 from appliance.control.store.errors import (
     BadVersion,
     ChangeTooLarge,
@@ -125,8 +126,7 @@ class ZooKeeperStore:
     def __init__(
         self, connect: str, timeout_ms: int, *, data_dir: Path, clock: Clock, handed_on: bool = False
     ) -> None:
-        hosts, _, chroot = connect.partition("/")
-        self._root = f"/{chroot}".rstrip("/")
+        hosts, self._root = split_connect(connect)
         self._events: deque[WatchEvent] = deque()
         self._watchers: dict[tuple[str, bool], Watcher] = {}
         self._changes = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ class SteppedClock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._ahead_s = 0.0
+        self.set_forward_ms: list[int] = []
+        """When it was set forward, in ms of the host's clock."""
         self.set_ahead(0)
 
     def wrapper(self) -> tuple[str, ...]:
@@ -27,6 +31,9 @@ class SteppedClock:
 
     def set_ahead(self, seconds: float) -> None:
         """Set the broker's clock ahead of the host's by so many seconds; negative ones set it back."""
+        if seconds > self._ahead_s:
+            self.set_forward_ms.append(int(time.time() * 1000))
+        self._ahead_s = seconds
         mode = "r+b" if self._path.exists() else "wb"
         with self._path.open(mode) as file:
             file.write(struct.pack("q", int(seconds * NS_PER_S)))
