@@ -478,42 +478,37 @@ class ConsumerCore:
         ordered = self.ordered
         if ordered is None or not records:
             return None
-        left_out = set() if self.deaths is None else self.deaths.left_out(records, self.core.scheduler.now_s)
+        left_out = self.deaths.left_out(records, self.core.scheduler.now_s) if self.deaths else set()
         for place in left_out:
             self._take_again(place, records[place][0].offset)
         records = {place: each for place, each in records.items() if each and place not in left_out}
-        kept_in_order = {
-            place: each
-            for place, each in records.items()
-            if place.topic in ordered.rules and place not in self.by_key
-        }
+        in_order = {place for place in records if place.topic in ordered.rules} - self.by_key.keys()
         others = {
-            place: each
+            place: each[:1] if place in in_order else each
             for place, each in records.items()
-            if place not in kept_in_order and place not in self.by_key
+            if place not in self.by_key
         }
         plan = Plan(others, {}, [], {})
         if self.deaths is not None:
             plan = self.deaths.plan(others, self.core.scheduler.now_s)
-        for place, (first, *_) in kept_in_order.items():
-            ordered.give(place, first)
-            plan.given[place] = [first]
-            plan.next_offsets[place] = first.offset + 1
+        for place in in_order:
+            ordered.give(place, others[place][0])
+            plan.next_offsets[place] = others[place][0].offset + 1
+        marks = {place: ordered.beside(place, mark) for place, mark in plan.marks.items()}
+        plan.marks.clear()
+        plan.marks.update((place, mark) for place, mark in marks.items() if place in self.fetching.readings)
+        plan.marks.update(self.key_orders.marks())
         for place, each in records.items():
-            if place in self.by_key:
-                if self.key_orders.is_deadly(place, each[0].offset):
-                    plan.dead.append(each[0])
-                else:
-                    plan.given[place] = each
+            if self.key_orders.is_deadly(place, each[0].offset):
+                plan.dead.append(each[0])
+            elif place in self.by_key:
+                plan.given[place] = each
             elif place in plan.next_offsets:
                 self.fetching.most[place] = 1
             else:
                 self.fetching.most.pop(place, None)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
-        for place in [each for each in plan.marks if each not in self.fetching.readings]:
-            del plan.marks[place]  # another consumer has it
-        plan.marks.update(self.key_orders.marks())
         return plan if plan.marks or plan.dead or plan.next_offsets or left_out else None
 
     def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord]) -> None:

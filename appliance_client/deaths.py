@@ -36,7 +36,7 @@ ALONE_S: Final = 300.0
 """After this time without a death, records are given together again."""
 REASON: Final = f"{ALONE_MAX} consumers died while each had only this record to process"
 
-_MARK: Final = re.compile(r"(given|alone):([0-9]{1,18}):([0-9]{1,6})")
+_MARK: Final = re.compile(r"(?:again:[0-9:]+ )?(given|alone):([0-9]{1,18}):([0-9]{1,6})")
 
 
 class Mark(NamedTuple):
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 def mark_of(text: str | None) -> Mark | None:
-    """Return the mark beside a committed offset; None if there is none."""
+    """Return the mark beside a committed offset; None if there is none. Before it may be a mark of `ordered`."""
     found = _MARK.fullmatch(text or "")
     return None if found is None else Mark(found[1] == "alone", int(found[2]), int(found[3]))
 
