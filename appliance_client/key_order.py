@@ -362,6 +362,8 @@ class KeyOrder:
     def give_back(self, offset: int) -> None:
         """The application has not got what was given at `offset` and behind it."""
         self._is_mark_due = self._finds_deaths
+        if self._begins:
+            self._has_begun = self._begins = False
         for each in [some for some in self._given.values() if some.offset >= offset]:
             del self._given[each.offset]
             self._busy.discard(each.key)
