@@ -24,10 +24,10 @@ from appliance_client.fetching import Fetching
 from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.key_order import KeyOrder
+from appliance_client.key_orders import KeyOrders
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.ordered import Ordered, rules_of
-from appliance_client.reading import Reading
 from appliance_client.scheduling import Outcome, Task
 from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -77,8 +77,9 @@ class ConsumerCore:
         # Only a consumer that commits by itself knows what was processed.
         self.deaths = Deaths() if options.retry_topics and options.enable_auto_commit else None
         self.ordered = Ordered() if options.retry_topics else None
-        self.by_key: dict[TopicPartition, tuple[Reading, KeyOrder]] = {}
-        """Partitions of which the group asks for the order of keys; the reading tells one assignment from the next."""
+        self.key_orders = KeyOrders(self.fetching, finds_deaths=self.deaths is not None)
+        self.by_key = self.key_orders.partitions
+        """Partitions of which the group asks for the order of keys."""
         self._names: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
@@ -265,8 +266,7 @@ class ConsumerCore:
     def poll_begins(self) -> None:
         """The application polls: all that it was given before it has processed."""
         self._polls = True
-        for _, in_order in self.by_key.values():
-            in_order.polls(is_done=self._commits_by_itself)
+        self.key_orders.polls(is_done=self._commits_by_itself)
         if not self._commits_by_itself:
             return
         now_s = self.core.scheduler.now_s
@@ -348,11 +348,11 @@ class ConsumerCore:
     ) -> None:
         self.by_key.pop(place, None)
         self.fetching.most.pop(place, None)
-        rules, reading = ordered.rules.get(place.topic), self.fetching.readings.get(place)
-        if rules is None or reading is None:
+        rules = ordered.rules.get(place.topic)
+        if rules is None or place not in self.fetching.readings:
             return
         if rules.is_by_key:
-            self.by_key[place] = reading, KeyOrder(rules, committed)
+            self.key_orders.begin(place, rules, committed)
             return
         self.fetching.most[place] = 1
         self._wait(place, ordered.found(place, committed))
@@ -363,40 +363,11 @@ class ConsumerCore:
         """As `Fetching.take`, in the order that the group asks for."""
         if not self.by_key:
             return self.fetching.take(records_max)
-        while True:
-            self.fetching.most.update(self._room())
-            taken = self.fetching.take(records_max)
-            read = {place: taken.pop(place) for place in list(taken) if place in self.by_key}
-            left = records_max - sum(map(len, taken.values()))
-            now_s = self.core.scheduler.now_s
-            for place in list(self.by_key):
-                reading, in_order = self.by_key.pop(place)
-                if reading is not self.fetching.readings.get(place):
-                    continue
-                self.by_key[place] = (
-                    reading,
-                    in_order,
-                )  # behind the others: next time each is another one's turn
-                most = 0 if reading.paused or reading.held else left
-                given = in_order.exchange(
-                    read.get(place, ()), most, now_s, high_watermark=reading.high_watermark
-                )
-                if given:
-                    taken[place] = given
-                    left -= len(given)
-            if taken or not read:
-                return taken
-
-    def _room(self) -> dict[TopicPartition, int]:
-        return {
-            place: 0 if reading.position is None else in_order.room(reading.position)
-            for place, (reading, in_order) in self.by_key.items()
-        }
+        return self.key_orders.take(records_max, self.core.scheduler.now_s)
 
     def key_order(self, place: TopicPartition) -> KeyOrder | None:
         """Return what keeps the order of keys in a partition; None if the group does not ask for it."""
-        reading, in_order = self.by_key.get(place, (None, None))
-        return in_order if reading is not None and reading is self.fetching.readings.get(place) else None
+        return self.key_orders.of(place)
 
     def _with_order(self, place: TopicPartition, said: OffsetAndMetadata) -> OffsetAndMetadata:
         """Return what to commit where the application says that all is done below an offset."""
@@ -413,9 +384,9 @@ class ConsumerCore:
 
     def sought(self, place: TopicPartition) -> None:
         """The application reads on at another offset: what it was given before does not count."""
-        in_order, reading = self.key_order(place), self.fetching.readings.get(place)
-        if in_order is not None and reading is not None and self.ordered is not None:
-            self.by_key[place] = reading, KeyOrder(self.ordered.rules[place.topic])
+        rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
+        if rules is not None and rules.is_by_key and place in self.fetching.readings:
+            self.key_orders.begin(place, rules, None)
 
     # ── the order of a partition ─────────────────────────────────────────────────────────────────────────
 
@@ -508,19 +479,29 @@ class ConsumerCore:
             plan.next_offsets[place] = first.offset + 1
         for place, each in records.items():
             if place in self.by_key:
-                plan.given[place] = each
+                if self.key_orders.is_deadly(place, each[0].offset):
+                    plan.dead.append(each[0])
+                else:
+                    plan.given[place] = each
             elif place in plan.next_offsets:
                 self.fetching.most[place] = 1
             else:
                 self.fetching.most.pop(place, None)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
+        plan.marks.update(self.key_orders.marks())
         return plan if plan.marks or plan.dead or plan.next_offsets else None
 
     def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord]) -> None:
         """The application gets nothing of the plan, and `dead` were not handed back: take all of them again."""
         if self.deaths is not None:
-            self.deaths.put_back(plan, dead, self.core.scheduler.now_s)
+            self.deaths.put_back(
+                plan._replace(
+                    marks={place: each for place, each in plan.marks.items() if place not in self.by_key}
+                ),
+                [each for each in dead if (each.topic, each.partition) not in self.by_key],
+                self.core.scheduler.now_s,
+            )
         for record in (*dead, *(some[0] for some in plan.given.values() if some)):
             place = TopicPartition(record.topic, record.partition)
             if place in self.by_key:

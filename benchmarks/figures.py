@@ -65,8 +65,10 @@ class Figure:
 
     @property
     def is_of_the_machine(self) -> bool:
-        """A plain loop beside the broker, or what the load generator took of a core: no broker's to make better."""
-        return self.key.endswith(("ceiling_mb_s", "generator_share"))
+        """A plain loop or a copying program beside the broker, or the generator's share: no broker's to make better."""
+        return self.key.endswith(("ceiling_mb_s", "generator_share")) or self.name.startswith(
+            ("cp_", "rsync_")
+        )
 
 
 MORE, LESS = Better.MORE, Better.LESS
@@ -359,6 +361,19 @@ def _delayed() -> Iterator[Figure]:
     )
 
 
+def _backup() -> Iterator[Figure]:
+    """Backup and restore, beside copies of the data directory."""
+    names = (("appliance", "`appliance backup`"), ("cp", "`cp -r`"), ("rsync", "`rsync -a`"))
+    for name, title in names:
+        yield Figure(f"backup.{name}_mb_s", f"backup of 1 GiB, to the disk: {title}", "MB/s", MORE)
+    for what, text in (("again", "nothing new"), ("more", "1/16 more records")):
+        for name, title in names[::2]:
+            yield Figure(f"backup.{name}_{what}_s", f"backup again, {text}: {title}", "s", LESS)
+    yield Figure("backup.verify_mb_s", "`appliance backup verify`", "MB/s", MORE)
+    for name, title in (("appliance", "`appliance restore`"), *names[1:]):
+        yield Figure(f"backup.{name}_restore_mb_s", f"restore of it, to the disk: {title}", "MB/s", MORE)
+
+
 def _under(setting: str, title: str, figures: Iterable[Figure], *, mock: bool) -> Iterator[Figure]:
     """The same rows under another setting. Where the mock has no part, since it knows no disk and no replicas, neither
     has what was set beside it, or for an acknowledgement out of memory."""
@@ -529,6 +544,7 @@ FIGURES: tuple[Figure, ...] = (
     *_under("delayed", "", _observed(), mock=True),
     *_under("secure", "", _secure(), mock=True),
     *_under("delayed", "", _delayed(), mock=True),
+    *_backup(),
     Figure(
         "slots/throughput_1k.in_of_one_slot",
         "3 slots: in, 1 KiB, acks=all, three replicas: beside acks=1 on one slot",

@@ -55,6 +55,7 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "lane_throughput_1k": (60, 0, 40),
     "lane_throughput_100": (60, 0, 40),
     "local_reading": (16, 0, 0),
+    "backup": (60, 0, 0),
     "scale_partitions": (38, 0, 98),
     "scale_topics": (37, 0, 65),
     "scale_connections": (29, 0, 18),

@@ -96,6 +96,13 @@ class LogLevels(msgspec.Struct, tag=True, frozen=True):
     levels: dict[str, str]
 
 
+class LogLine(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → console: a line that the supervisor has logged. Positions grow by one while it lives."""
+
+    position: int
+    text: str
+
+
 Message = (
     Ready
     | Failed
@@ -108,6 +115,7 @@ Message = (
     | MemoryShare
     | Reloaded
     | LogLevels
+    | LogLine
 )
 
 _encoder = msgspec.json.Encoder()

@@ -96,7 +96,7 @@ def list_acls(
             int(AclPermission.ANY),
             int(PatternType.ANY if name is None else PatternType.MATCH),
         )
-        answer = request(address, ApiKey.DESCRIBE_ACLS, VERSION, body)
+        answer = request(address, ApiKey.DESCRIBE_ACLS, VERSION, body, oldest=1)
         if answer.error_code:
             raise BrokerError(f"ACLs: {refusal_of(answer.error_code, answer.error_message)}")
         for resource in answer.resources:
@@ -192,7 +192,7 @@ def _add(
         for operation in _operations(operations)
     ]
     address = first_that_answers(bootstrap)
-    answer = request(address, ApiKey.CREATE_ACLS, VERSION, CreateAclsRequest(tuple(wanted)))
+    answer = request(address, ApiKey.CREATE_ACLS, VERSION, CreateAclsRequest(tuple(wanted)), oldest=1)
     for result in answer.results:
         if result.error_code:
             raise BrokerError(f"ACLs: {refusal_of(result.error_code, result.error_message)}")
@@ -220,7 +220,7 @@ def remove(
         for operation in _operations(operations)
     )
     address = first_that_answers(bootstrap)
-    answer = request(address, ApiKey.DELETE_ACLS, VERSION, DeleteAclsRequest(filters))
+    answer = request(address, ApiKey.DELETE_ACLS, VERSION, DeleteAclsRequest(filters), oldest=1)
     gone: list[dict[str, str]] = []
     for result in answer.filter_results:
         if result.error_code:

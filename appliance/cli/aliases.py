@@ -1,4 +1,4 @@
-"""Names that other tools have taught people, beside those of the commands: `topic`, `ls`, `rm`."""
+"""Names that other tools have taught people, beside those of the commands: `topic`, `ls`, `rm`, `seek`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ ALIASES: Final = {
     "config": "configs",
     "group": "groups",
     "ls": "list",
+    "offset-delete": "delete-offsets",
     "partition": "partitions",
     "rm": "delete",
+    "seek": "reset-offsets",
     "slot": "slots",
     "topic": "topics",
+    "trim-prefix": "delete-records",
     "transaction": "transactions",
 }
 """Alias → command. An alias is not listed in the help, and does nothing where there is no such command."""

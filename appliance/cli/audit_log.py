@@ -15,6 +15,7 @@ import msgspec
 from appliance.audit.entry import DENIED, DONE, EVENTS, FAILED, UNKNOWN, Entry, Resource, time_text
 from appliance.audit.reader import EntryFilter, Reader
 from appliance.cli.moments import moment
+from appliance.cli.output import terminal_json
 from appliance.errors import HostFault, OperatorFault
 from appliance.journal_line import one_line
 
@@ -185,7 +186,8 @@ def _tell_skipped(reader: Reader) -> None:
 
 def _printer(*, as_json: bool) -> Callable[[Entry], None]:
     def printed(entry: Entry) -> None:
-        sys.stdout.write((msgspec.json.encode(entry).decode() if as_json else text_of(entry)) + "\n")
+        text = msgspec.json.encode(entry).decode() if as_json else text_of(entry)
+        sys.stdout.write((terminal_json(text) if as_json and sys.stdout.isatty() else text) + "\n")
 
     return printed
 

@@ -1,4 +1,4 @@
-"""`appliance cluster`: info and health, as a broker of any Kafka cluster answers them."""
+"""`appliance cluster`: info, health and apis, as a broker of any Kafka cluster answers them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked
+from appliance.cli.cluster_apis import apis
 from appliance.cli.cluster_health import health
 from appliance.cli.connecting import REQUEST_TIMEOUT_S
 from appliance.cli.options import client_options
@@ -21,6 +22,7 @@ def cluster() -> None:
 
 
 cluster.add_command(health)
+cluster.add_command(apis)
 
 
 @cluster.command()

@@ -11,14 +11,16 @@ from appliance.cli.client import admin_client, asked
 from appliance.cli.cluster_view import ClusterView, PartitionView, cluster_view, first_that_answers
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options
-from appliance.cli.output import json_option, print_json
-from appliance.cli.request import request
+from appliance.cli.output import json_option, print_json, say
+from appliance.cli.request import TooOld, request
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest
+from appliance.protocol.apis.describe_log_dirs import UNKNOWN_BYTES, DescribeLogDirsRequest
 from appliance.protocol.errors import ErrorCode
 
 NAMES_MAX: Final = 5
 LOG_DIRS_VERSION: Final = 4
+LOG_DIRS_OLDEST: Final = 1
+"""Apache Kafka 2.0. Since version 4 (3.3) a broker tells the free space."""
 FULL_SHARE: Final = 0.05
 """A log directory with less free room than this part of its file system is nearly full."""
 MIN_ISR: Final = "min.insync.replicas"
@@ -42,13 +44,14 @@ def health(*, as_json: bool, bootstrap: str) -> int:
 def _health(bootstrap: str) -> dict[str, Any]:
     """The keys are stable."""
     view = cluster_view(first_that_answers(bootstrap))
-    problems = [*_of_brokers(view), *_of_partitions(view, _min_isr(bootstrap, view)), *_of_log_dirs(view)]
+    log_dir_problems, log_dir_notes = _of_log_dirs(view)
+    problems = [*_of_brokers(view), *_of_partitions(view, _min_isr(bootstrap, view)), *log_dir_problems]
     return {
         "healthy": not problems,
         "brokers": sum(not each.fenced for each in view.slots),
         "partitions": len(view.partitions),
         "problems": problems,
-        "notes": _notes(view),
+        "notes": [*_notes(view), *log_dir_notes],
     }
 
 
@@ -114,19 +117,33 @@ def _min_isr(bootstrap: str, view: ClusterView) -> dict[str, int]:
     return found
 
 
-def _of_log_dirs(view: ClusterView) -> list[dict[str, Any]]:
-    failed, full, silent = [], [], []
+def _of_log_dirs(view: ClusterView) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return problems and notes."""
+    failed, full, silent, untold, unsized = [], [], [], [], []
     for broker in view.slots:
         if broker.fenced:
             continue
         try:
-            results = request(
-                broker.address, ApiKey.DESCRIBE_LOG_DIRS, LOG_DIRS_VERSION, DescribeLogDirsRequest(())
-            ).results
+            answer = request(
+                broker.address,
+                ApiKey.DESCRIBE_LOG_DIRS,
+                LOG_DIRS_VERSION,
+                DescribeLogDirsRequest(()),
+                oldest=LOG_DIRS_OLDEST,
+            )
+        except TooOld as fault:
+            untold.append(f"{broker.slot}: {fault}")
+            continue
         except BrokerError as fault:
             silent.append(f"{broker.slot}: {fault}")
             continue
-        for each in results:
+        if answer.error_code:
+            untold.append(f"{broker.slot}: {ErrorCode(answer.error_code).name}")
+        elif not answer.results:  # before version 3 that is how a broker refuses
+            untold.append(f"{broker.slot}: it lists none, perhaps because this user may not see them")
+        if any(each.total_bytes == UNKNOWN_BYTES and not each.error_code for each in answer.results):
+            unsized.append(f"{broker.slot}")
+        for each in answer.results:
             where = f"{each.log_dir} of {broker.slot}"
             if each.error_code:
                 failed.append(f"{where}: {ErrorCode(each.error_code).name}")
@@ -136,6 +153,13 @@ def _of_log_dirs(view: ClusterView) -> list[dict[str, Any]]:
         *_found("broker-silent", "brokers that do not answer", silent),
         *_found("log-dir-failed", "log directories that have failed", failed),
         *_found("log-dir-full", "log directories that are nearly full", full),
+    ], [
+        *_found("log-dirs-unknown", "brokers that do not tell about their log directories", untold),
+        *_found(
+            "free-space-unknown",
+            "brokers that do not tell the free space of log directories, as Apache Kafka before 3.3",
+            unsized,
+        ),
     ]
 
 
@@ -173,4 +197,4 @@ def _print(told: dict[str, Any]) -> None:
         for each in found:
             examples = ", ".join(each["examples"])
             more = f" and {each['count'] - NAMES_MAX} more" if each["count"] > NAMES_MAX else ""
-            click.echo(f"{title}{each['count']} {each['text']}: {examples}{more}")
+            say(f"{title}{each['count']} {each['text']}: {examples}{more}")

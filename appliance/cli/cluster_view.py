@@ -11,7 +11,7 @@ import click
 
 from appliance.cli.client import bootstrap_of
 from appliance.cli.connecting import BrokerError, split_address
-from appliance.cli.request import request
+from appliance.cli.request import TooOld, request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
 from appliance.protocol.apis.list_partition_reassignments import ListPartitionReassignmentsRequest
@@ -19,7 +19,12 @@ from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.errors import ErrorCode
 
 METADATA_VERSION: Final = 12
+METADATA_OLDEST: Final = 4
+"""Since then a question creates no topic (Apache Kafka 0.11)."""
+IDS_VERSION: Final = 10
+"""Since then topics have ids (Apache Kafka 2.8)."""
 CLUSTER_VERSION: Final = 2
+"""Since then stopped brokers are listed, too (Apache Kafka 4.0). Before 2.8 only Metadata lists brokers."""
 LIST_VERSION: Final = 0
 NO_LEADER: Final = -1
 
@@ -96,7 +101,7 @@ def first_that_answers(bootstrap: str) -> str:
     for address in bootstrap_of(bootstrap).split(","):
         host, port = split_address(address)
         try:
-            request(f"{host}:{port}", ApiKey.DESCRIBE_CLUSTER, CLUSTER_VERSION, DescribeClusterRequest(False))
+            _described(f"{host}:{port}", DescribeClusterRequest(False))
         except BrokerError as fault:
             reasons.append(str(fault))
         else:
@@ -106,20 +111,23 @@ def first_that_answers(bootstrap: str) -> str:
 
 def cluster_view(address: str) -> ClusterView:
     """What the broker at `address` tells."""
-    asked = DescribeClusterRequest(False, include_fenced_brokers=True)
-    cluster = request(address, ApiKey.DESCRIBE_CLUSTER, CLUSTER_VERSION, asked)
+    cluster = _described(address, DescribeClusterRequest(False, include_fenced_brokers=True))
     metadata = request(
-        address, ApiKey.METADATA, METADATA_VERSION, MetadataRequest(None, allow_auto_topic_creation=False)
-    )
-    ongoing = request(
         address,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        LIST_VERSION,
-        ListPartitionReassignmentsRequest(None),
+        ApiKey.METADATA,
+        METADATA_VERSION,
+        MetadataRequest(None, allow_auto_topic_creation=False),
+        oldest=METADATA_OLDEST,
     )
-    moving = {
-        (topic.name, each.partition_index): each for topic in ongoing.topics for each in topic.partitions
-    }
+    moving = _moving(address)
+    brokers = (
+        [
+            SlotView(each.broker_id, each.host, each.port, each.rack, each.is_fenced)
+            for each in cluster.brokers
+        ]
+        if cluster is not None
+        else [SlotView(each.node_id, each.host, each.port, each.rack, False) for each in metadata.brokers]
+    )
     partitions = [
         PartitionView(
             topic=topic.name,
@@ -137,17 +145,27 @@ def cluster_view(address: str) -> ClusterView:
         for each in topic.partitions
     ]
     return ClusterView(
-        tuple(
-            sorted(
-                (
-                    SlotView(each.broker_id, each.host, each.port, each.rack, each.is_fenced)
-                    for each in cluster.brokers
-                ),
-                key=lambda slot: slot.slot,
-            )
-        ),
+        tuple(sorted(brokers, key=lambda slot: slot.slot)),
         tuple(sorted(partitions, key=lambda each: (each.topic, each.partition))),
     )
+
+
+def _described(address: str, body: DescribeClusterRequest) -> Any:
+    """The answer to DescribeCluster; None of a broker that does not know the request."""
+    try:
+        return request(address, ApiKey.DESCRIBE_CLUSTER, CLUSTER_VERSION, body, oldest=0)
+    except TooOld:
+        return None
+
+
+def _moving(address: str) -> dict[tuple[str, int], Any]:
+    """What reassignments are doing, by topic and partition; empty where the broker cannot say (before 2.4)."""
+    body = ListPartitionReassignmentsRequest(None)
+    try:
+        ongoing = request(address, ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_VERSION, body)
+    except TooOld:
+        return {}
+    return {(topic.name, each.partition_index): each for topic in ongoing.topics for each in topic.partitions}
 
 
 def named_partitions(view: ClusterView, texts: Sequence[str]) -> list[PartitionView]:

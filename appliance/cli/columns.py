@@ -127,12 +127,15 @@ def write_columns(
     to: str,
     output: str,
     place: Place,
+    until: Place | None,
     partitions: Sequence[int],
     count: int | None,
     columns: Sequence[str],
     text: Sequence[str],
 ) -> int:
-    """Write the records of a topic up to its present end as Parquet, or as a stream of Arrow. Returns how many.
+    """Write the records of a topic as Parquet, or as a stream of Arrow: up to `until`, or to its present end.
+
+    Returns how many.
 
     Raises:
         UnfitFile: the file cannot be written, or a key or value that is to be text is none.
@@ -151,7 +154,8 @@ def write_columns(
             schema = schema.set(index, pa.field(name, pa.string()))
         batches = read_arrow_batches(
             topic,
-            start=_start(bootstrap, topic, place),
+            start=_place(bootstrap, topic, place),
+            end="latest" if until is None else _place(bootstrap, topic, until),
             partitions=partitions or None,
             columns=columns,
             max_records=count,
@@ -175,17 +179,17 @@ def write_columns(
     return rows
 
 
-def _start(bootstrap: str, topic: str, place: Place) -> Any:
+def _place(bootstrap: str, topic: str, place: Place) -> Any:
+    """Return a place as the native client takes it."""
     from datetime import UTC, datetime
 
-    if place.anchor is Anchor.BEGINNING:
-        return "earliest"
     if place.anchor is Anchor.TIMESTAMP:
         return datetime.fromtimestamp(place.distance / 1000, UTC)
     if place.anchor is Anchor.OFFSET:
         return place.distance
+    begins = place.anchor is Anchor.BEGINNING
     if not place.distance:
-        return "latest"
+        return "earliest" if begins else "latest"
     from appliance_client import Consumer, TopicPartition
 
     with Consumer(
@@ -194,8 +198,10 @@ def _start(bootstrap: str, topic: str, place: Place) -> Any:
         **native_client_options(),
     ) as consumer:
         places = [TopicPartition(topic, each) for each in consumer.partitions_for_topic(topic)]
-        ends = consumer.end_offsets(places)
-    return {each.partition: max(0, end - abs(place.distance)) for each, end in ends.items()}
+        starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+    if begins:
+        return {each.partition: min(starts[each] + place.distance, end) for each, end in ends.items()}
+    return {each.partition: max(starts[each], end - place.distance) for each, end in ends.items()}
 
 
 def _writer(sink: BinaryIO, to: str, schema: pa.Schema) -> Any:

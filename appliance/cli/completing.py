@@ -72,7 +72,7 @@ def _topics(address: str) -> Iterable[str]:
     from appliance.protocol.apis.metadata import MetadataRequest
 
     body = MetadataRequest(None, allow_auto_topic_creation=False)
-    answer = request(address, ApiKey.METADATA, 12, body, timeout_s=TIMEOUT_S)
+    answer = request(address, ApiKey.METADATA, 12, body, oldest=4, timeout_s=TIMEOUT_S)
     return [topic.name for topic in answer.topics if topic.name]
 
 

@@ -251,7 +251,7 @@ def _described(client: AdminClient, target: Target, bootstrap: str) -> Mapping[s
 def _of_all_brokers(bootstrap: str) -> dict[str, _Entry]:
     body = DescribeConfigsRequest((DescribedResource(int(ResourceType.BROKER), ""),), include_synonyms=True)
     address = first_that_answers(bootstrap)
-    (result,) = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, body).results
+    (result,) = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, body, oldest=1).results
     if result.error_code:
         raise BrokerError(f"all brokers: {refusal_of(result.error_code, result.error_message)}")
     return {
@@ -273,7 +273,7 @@ def _alter_all_brokers(bootstrap: str, wanted: Mapping[str, str | None]) -> None
     )
     body = IncrementalAlterConfigsRequest((AlterConfigsResource(int(ResourceType.BROKER), "", changes),))
     address = first_that_answers(bootstrap)
-    (answer,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses
+    (answer,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body, oldest=0).responses
     if answer.error_code:
         raise BrokerError(refusal_of(answer.error_code, answer.error_message))
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from appliance.cli.output import say
+
 NAMES_MAX: Final = 20
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -33,7 +35,7 @@ def require_yes(command: str, question: str, *, names: Sequence[str] = ()) -> No
     """
     require_terminal(command)
     for name in names[:NAMES_MAX]:
-        click.echo(f"  {name}", err=True)
+        say(f"  {name}", err=True)
     if len(names) > NAMES_MAX:
         click.echo(f"  … and {len(names) - NAMES_MAX} more", err=True)
     click.confirm(question, abort=True, err=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 from click.core import ParameterSource
@@ -16,9 +16,10 @@ from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, ope
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
+from appliance.cli.group_reading import GroupReader, Sink, Stop
 from appliance.cli.options import client_options
-from appliance.cli.output import TerminalSink
-from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
+from appliance.cli.output import TerminalSink, say
+from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, partitions_of, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
 
@@ -34,9 +35,15 @@ Partition = tuple[str, int]
 
 
 @click.command(short_help="Print the records of a topic.")
-@click.argument("topic")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @regex_option
 @click.option("--from", "place", metavar="WHERE", default="beginning", show_default=True, help=f"{FORMS}.")
+@click.option(
+    "--until",
+    "until_text",
+    metavar="WHERE",
+    help="End before this place; the same forms as --from.  [default: the end at the start of the command]",
+)
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this number of records.")
 @click.option(
     "--partition",
@@ -66,8 +73,10 @@ Partition = tuple[str, int]
     "-f",
     "layout",
     metavar="TEXT",
-    help="Format of each record: %t topic, %p partition, %o offset, %T timestamp in ms, %d as a date, %k key,"
-    " %v value, %h headers, %K and %S length of key and value, %%, \\n \\t \\xHH.",
+    help="Format of each record: %t topic, %p partition, %o offset, %e leader epoch, %T timestamp in ms, %d as a date,"
+    " %k key, %v value, %h headers, %H number of headers, %K and %V length of key and value, %i number of the record,"
+    " %%, \\n \\t \\xHH. With modifiers: %v{hex}, {base64}, {json}; %o{big64}, {little64}, {hex64}; %d{strftime[%F]};"
+    " %h{%k=%v;}. %{ is a brace.",
 )
 @click.option(
     "--encoding",
@@ -117,9 +126,10 @@ Partition = tuple[str, int]
 @client_options
 def consume(
     *,
-    topic: str,
+    topics: tuple[str, ...],
     is_regex: bool,
     place: str,
+    until_text: str | None,
     count: int | None,
     only: tuple[int, ...],
     follow: bool,
@@ -138,82 +148,119 @@ def consume(
     text: str | None,
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC. They are in order within a partition.
+    """Print the records of topics. They are in order within a partition.
 
     Without --group the command joins no group and commits nothing. With --group the command commits
     records after it has printed them. After a crash, some records may be printed twice, and none is lost.
+    Without --follow, a member of a group ends when the group has read all records that existed at the start, also
+    those in partitions of other members. It exits with 1 if other members hold unread records and make no progress.
     """
     start = parse_place(place)
-    if to is None and any(each is not None for each in (output, file_columns, text)):
-        raise click.UsageError("--output, --columns and --text need --to")
+    until = None if until_text is None else parse_place(until_text, "--until")
     is_decoded = any(each is not None for each in (schema_directory, schema_registry, decode))
+    _check(
+        topics=topics,
+        start=start,
+        until=until,
+        only=only,
+        follow=follow,
+        group=group,
+        to=to,
+        names_columns=any(each is not None for each in (file_columns, text)),
+        output=output,
+    )
     if to in ("parquet", "arrow"):
         if is_decoded:
             raise click.UsageError(f"--to {to} writes keys and values as they are, without --decode")
-        if is_regex or follow or group is not None or as_json or layout is not None:
-            raise click.UsageError(
-                f"--to {to} cannot be used with --regex, --follow, --group, --json or --format"
-            )
+        if is_regex or as_json or layout is not None or len(topics) > 1:
+            raise click.UsageError(f"--to {to} takes one topic, and no --regex, --json or --format")
         write_columns(
             bootstrap,
-            topic,
+            topics[0],
             to=to,
             output=output or STANDARD_OUTPUT,
             place=start,
+            until=until,
             partitions=only,
             count=count,
             columns=chosen("--columns", file_columns, FILE_COLUMNS) or FILE_COLUMNS,
             text=chosen("--text", text, TEXT_COLUMNS),
         )
         return
-    if to == "json":
-        if file_columns is not None or text is not None:
-            raise click.UsageError(
-                "--to json writes all fields; --columns and --text are for parquet and arrow"
-            )
-        as_json = True
+    as_json = as_json or to == "json"
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
     if is_decoded:
         decoding = Decoding(decode or "auto", schema_directory, schema_registry, warn=_warn)
         formatter = decoding.json_line() if as_json else decoding.formatter(formatter)
-    if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
-        raise click.UsageError("--group allows only --from beginning or end, and no --partition")
     options: dict[str, object] = {
         "enable.partition.eof": True,
         "check.crcs": True,
         # The end of a compacted or transactional partition shows only in an empty answer.
         "fetch.wait.max.ms": 500 if follow else 50,
     }
-    if group is not None:
-        options |= {
-            "group.id": group,
-            "enable.auto.commit": True,
-            "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
-        }
     with opened(output or STANDARD_OUTPUT, may_be_terminal=True) as opened_sink:
-        sink = _shown_on(opened_sink, is_text=output is None and not as_json)
+        sink = _shown_on(opened_sink, as_json=as_json) if output is None else opened_sink
+        if group is not None:
+            options["auto.offset.reset"] = "latest" if start.anchor is Anchor.END else "earliest"
+            with Stop() as stop:
+                member = GroupReader(
+                    bootstrap, group, options=options, formatter=formatter, sink=sink, warn=_warn
+                )
+                try:
+                    named = _named(member.topics, topics, is_regex=is_regex)
+                    member.read(named, count=count, follows=follow, stop=stop)
+                finally:
+                    member.close()
+                stop.end()
+            return
         client = consumer(bootstrap, options)
         try:
-            topics = _topics(client, topic, is_regex=is_regex)
-            if group is not None:
-                _read_in_group(
-                    client, topics, Reader(client, formatter, None, sink), count=count, follow=follow
-                )
-                return
-            ends = _assign(client, topics, only, place=start, follow=follow)
+            named = _named(
+                lambda: asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics,
+                topics,
+                is_regex=is_regex,
+            )
+            ends = _assign(client, named, only, place=start, until=until, follow=follow)
             if ends:
                 Reader(client, formatter, None if follow else ends, sink).run(count)
         finally:
             client.close()
 
 
-def _shown_on(sink: BinaryIO, *, is_text: bool) -> Sink:
+def _check(
+    *,
+    topics: Sequence[str],
+    start: Place,
+    until: Place | None,
+    only: Sequence[int],
+    follow: bool,
+    group: str | None,
+    to: str | None,
+    names_columns: bool,
+    output: str | None,
+) -> None:
+    """Raises click.UsageError where flags exclude each other."""
+    if to is None and (names_columns or output is not None):
+        raise click.UsageError("--output, --columns and --text need --to")
+    if to == "json" and names_columns:
+        raise click.UsageError("--to json writes all fields; --columns and --text are for parquet and arrow")
+    if to in ("parquet", "arrow") and (follow or group is not None):
+        raise click.UsageError(f"--to {to} cannot be used with --follow or --group")
+    if until is not None and (follow or group is not None):
+        raise click.UsageError("--until cannot be used with --follow or --group")
+    if only and len(topics) > 1:
+        raise click.UsageError("--partition takes one topic")
+    if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
+        raise click.UsageError("--group allows only --from beginning or end, and no --partition")
+
+
+def _shown_on(sink: BinaryIO, *, as_json: bool) -> Sink:
     """Return where to print records: with escapes on a terminal, unless somebody has asked for the bytes."""
     source = click.get_current_context().get_parameter_source("encoding")
-    if is_text and sys.stdout.isatty() and source is ParameterSource.DEFAULT:
-        return TerminalSink(sink)
+    if sys.stdout.isatty() and (as_json or source is ParameterSource.DEFAULT):
+        return TerminalSink(sink, as_json=as_json)
     return sink
 
 
@@ -235,18 +282,10 @@ def _formatter(
     return text_formatter(chosen, null_marker=null_marker, encode=encode)
 
 
-class Sink(Protocol):
-    """Where records are printed."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-    def flush(self) -> object: ...
-
-
 class Reader:
     """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
-    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink", "caught_up", "in_group")
+    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_sink")
 
     def __init__(
         self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None, sink: Sink
@@ -256,9 +295,6 @@ class Reader:
         self._ends = ends or {}
         self._follows = ends is None
         self._sink = sink
-        self.in_group = False
-        self.caught_up: set[Partition] = set()
-        """Partitions whose end was reached since their last record; only in a group."""
 
     def run(self, count: int | None) -> None:
         """Raises BrokerError where the broker refuses, or is silent for long while records are due."""
@@ -286,9 +322,6 @@ class Reader:
             batch += asked(lambda n=wanted: self._client.consume(n, timeout=0))  # type: ignore[misc]
         printed = [message for message in batch if self._take(message)]
         self._sink.flush()
-        if self.in_group:
-            for message in printed:
-                asked(lambda m=message: self._client.store_offsets(m))  # type: ignore[misc]
         return len(printed)
 
     def _take(self, message: Message) -> bool:
@@ -306,15 +339,12 @@ class Reader:
                 return False
             if offset + 1 == end:
                 del self._ends[place]
-        self.caught_up.discard(place)
         self._sink.write(self._formatter(message))
         return True
 
     def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:
         if error.code() == END_OF_PARTITION:
             self._ends.pop(place, None)
-            if self.in_group:
-                self.caught_up.add(place)
         elif topic is not None or error.fatal():
             raise BrokerError(f"{topic}-{place[1]}: {refusal(error)}")
         # Anything else is about a connection or a group that is not used; librdkafka tries again by itself.
@@ -323,64 +353,28 @@ class Reader:
         return ", ".join(f"{topic}-{number} to {end}" for (topic, number), end in sorted(self._ends.items()))
 
 
-def _read_in_group(
-    client: Consumer, topics: Sequence[str], reader: Reader, *, count: int | None, follow: bool
-) -> None:
-    """Reads what the group gives us, until each partition's end unless it follows.
-
-    Raises:
-        BrokerError: the group gives us no partition for long, or a broker refuses.
-    """
-    reader.in_group = True
-    client.subscribe(list(topics))
-    left = count
-    heard_s = time.monotonic()
-    while left != 0:
-        printed = reader.turn(left)
-        assigned = {(place.topic, place.partition) for place in client.assignment()}
-        reader.caught_up &= assigned
-        if printed is not None or assigned:
-            heard_s = time.monotonic()
-        if printed and left is not None:
-            left -= printed
-        if follow:
-            continue
-        if assigned and reader.caught_up == assigned:
-            return
-        if time.monotonic() - heard_s > STALL_S:
-            raise BrokerError(
-                f"the group assigned no partition for {STALL_S:.0f} s; it may have more members than partitions"
-            )
-
-
-def _topics(client: Consumer, text: str, *, is_regex: bool) -> list[str]:
-    if not is_regex:
-        return [text]
-    return named_topics(
-        [text], asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics, is_regex=True
-    )
-
-
-def _partitions(client: Consumer, topic: str, only: tuple[int, ...]) -> list[int]:
-    described = asked(lambda: client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)).topics.get(topic)
-    if described is None or described.error is not None:
-        reason = "no such topic" if described is None else refusal(described.error)
-        raise BrokerError(f"{topic}: {reason}")
-    there = sorted(described.partitions)
-    if missing := sorted(set(only) - set(there)):
-        raise BrokerError(f"{topic}: no partition {missing[0]}; it has {len(there)}, counted from 0")
-    return sorted(set(only)) or there
+def _named(
+    existing: Callable[[], Mapping[str, object]], texts: Sequence[str], *, is_regex: bool
+) -> list[str]:
+    return named_topics(texts, existing() if is_regex else (), is_regex=is_regex)
 
 
 def _assign(
-    client: Consumer, topics: Sequence[str], only: tuple[int, ...], *, place: Place, follow: bool
+    client: Consumer,
+    topics: Sequence[str],
+    only: tuple[int, ...],
+    *,
+    place: Place,
+    until: Place | None,
+    follow: bool,
 ) -> dict[Partition, int]:
     """Assigns what is to be read, and tells the end of each partition of it."""
     from confluent_kafka import TopicPartition
 
     found: dict[Partition, Span] = {}
     for topic in topics:
-        wanted = spans(client, topic, _partitions(client, topic, only), place=place, warn=_warn)
+        numbers = partitions_of(client, topic, only)
+        wanted = spans(client, topic, numbers, place=place, until=until, warn=_warn)
         found |= {(topic, span.partition): span for span in wanted if follow or span.start < span.end}
     if found:
         client.assign(
@@ -390,4 +384,4 @@ def _assign(
 
 
 def _warn(text: str) -> None:
-    click.echo(f"appliance: {text}", err=True)
+    say(f"appliance: {text}", err=True)

@@ -15,7 +15,7 @@ from appliance.cli.client import asked, consumer
 from appliance.cli.cluster_view import first_that_answers
 from appliance.cli.connecting import is_spoken
 from appliance.cli.group_lag import Partition
-from appliance.cli.request import request
+from appliance.cli.request import TooOld, request
 from appliance.clock import NS_PER_MS
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.find_coordinator import FindCoordinatorRequest
@@ -105,15 +105,18 @@ def commit_times(bootstrap: str, group: str) -> dict[Partition, int]:
         return {}
     address = first_that_answers(bootstrap)
     body = FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=(group,))
-    (coordinator,) = request(address, ApiKey.FIND_COORDINATOR, _FIND_VERSION, body).coordinators
-    if coordinator.error_code:
+    try:
+        (coordinator,) = request(address, ApiKey.FIND_COORDINATOR, _FIND_VERSION, body).coordinators
+        if coordinator.error_code:
+            return {}
+        answer = request(
+            f"{coordinator.host}:{coordinator.port}",
+            ApiKey.OFFSET_FETCH,
+            _FETCH_VERSION,
+            OffsetFetchRequest(groups=(OffsetFetchGroup(group),), with_commit_times=True),
+        )
+    except TooOld:
         return {}
-    answer = request(
-        f"{coordinator.host}:{coordinator.port}",
-        ApiKey.OFFSET_FETCH,
-        _FETCH_VERSION,
-        OffsetFetchRequest(groups=(OffsetFetchGroup(group),), with_commit_times=True),
-    )
     return {
         (topic.name, each.partition_index): each.commit_time_ms
         for told in answer.groups

@@ -15,12 +15,17 @@ def group_names(address: str, *, timeout_s: float) -> list[str]:
         BrokerError: a broker does not answer in time, or refuses.
     """
     brokers = request(
-        address, ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest(False), timeout_s=timeout_s
+        address, ApiKey.DESCRIBE_CLUSTER, 1, DescribeClusterRequest(False), oldest=0, timeout_s=timeout_s
     ).brokers
     found: set[str] = set()
     for broker in brokers:
         answer = request(
-            f"{broker.host}:{broker.port}", ApiKey.LIST_GROUPS, 4, ListGroupsRequest(), timeout_s=timeout_s
+            f"{broker.host}:{broker.port}",
+            ApiKey.LIST_GROUPS,
+            4,
+            ListGroupsRequest(),
+            oldest=0,
+            timeout_s=timeout_s,
         )
         found |= {group.group_id for group in answer.groups}
     return sorted(found)

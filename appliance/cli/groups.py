@@ -1,4 +1,4 @@
-"""`appliance groups`: list, describe, lag, delete, reset-offsets."""
+"""`appliance groups`: list, describe, lag, delete, reset-offsets, delete-offsets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from appliance.cli.client import admin_client, answer_of, asked, refusal
 from appliance.cli.confirming import require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import lags
+from appliance.cli.group_offsets import delete_offsets
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
-from appliance.cli.output import json_option, print_json, print_table, shown_duration, shown_time
+from appliance.cli.output import json_option, print_json, print_table, say, shown_duration, shown_time
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
 
@@ -27,6 +28,8 @@ ages_option = click.option(
     default=True,
     help="Read a record of each partition with a lag, to show how old it is.  [default: --ages]",
 )
+names_argument = click.argument("names", metavar="[GROUP...]", nargs=-1)
+all_option = click.option("--all", "every", is_flag=True, help="All groups.")
 isolation_option = click.option(
     "--read-committed", is_flag=True, help="Count lag to the last stable offset, not to the high watermark."
 )
@@ -38,6 +41,7 @@ def groups() -> None:
 
 
 groups.add_command(reset_offsets)
+groups.add_command(delete_offsets)
 
 
 @groups.command(name="list")
@@ -52,9 +56,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
     client = admin_client(bootstrap)
 
     def show() -> None:
-        found = answer_of(client.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S))
-        if found.errors:
-            raise BrokerError(refusal(found.errors[0]))
+        found = _listed(client)
         rows = [
             {
                 "group": each.group_id,
@@ -62,7 +64,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
                 "type": _plain(each.type),
                 "simple": each.is_simple_consumer_group,
             }
-            for each in sorted(found.valid, key=lambda each: each.group_id)
+            for each in found
             if not states or _plain(each.state) in {state.lower() for state in states}
         ]
         if as_json:
@@ -78,7 +80,8 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 
 
 @groups.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@names_argument
+@all_option
 @isolation_option
 @ages_option
 @json_option
@@ -87,6 +90,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 def describe(
     *,
     names: tuple[str, ...],
+    every: bool,
     read_committed: bool,
     with_ages: bool,
     as_json: bool,
@@ -96,10 +100,12 @@ def describe(
     """Show state, members, their partitions, and the lag of each partition in records and in time."""
     client = admin_client(bootstrap)
 
+    _require_names(names, every=every)
+
     def show() -> None:
         described = [
             _describe(client, name, bootstrap=bootstrap, read_committed=read_committed, with_ages=with_ages)
-            for name in dict.fromkeys(names)
+            for name in _chosen(client, names, every=every)
         ]
         if as_json:
             print_json(described)
@@ -110,7 +116,8 @@ def describe(
 
 
 @groups.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@names_argument
+@all_option
 @isolation_option
 @ages_option
 @json_option
@@ -119,6 +126,7 @@ def describe(
 def lag(
     *,
     names: tuple[str, ...],
+    every: bool,
     read_committed: bool,
     with_ages: bool,
     as_json: bool,
@@ -132,10 +140,12 @@ def lag(
     """
     client = admin_client(bootstrap)
 
+    _require_names(names, every=every)
+
     def show() -> None:
         told = [
             _lag(client, name, bootstrap=bootstrap, read_committed=read_committed, with_ages=with_ages)
-            for name in dict.fromkeys(names)
+            for name in _chosen(client, names, every=every)
         ]
         if as_json:
             print_json(told)
@@ -150,7 +160,7 @@ def lag(
             right=("PARTITION", *_LAG_HEADINGS),
         )
         for group in told:
-            click.echo(f"{group['group']}: total lag {group['lag']}")
+            say(f"{group['group']}: total lag {group['lag']}")
 
     watched(show, watch_s)
 
@@ -180,6 +190,23 @@ def delete(*, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) 
         else:
             outcomes.done({"group": name}, "deleted", f"deleted {name}")
     return outcomes.finish()
+
+
+def _require_names(names: tuple[str, ...], *, every: bool) -> None:
+    if bool(names) == every:
+        raise click.UsageError("name groups, or give --all")
+
+
+def _chosen(client: AdminClient, names: tuple[str, ...], *, every: bool) -> list[str]:
+    return [each.group_id for each in _listed(client)] if every else list(dict.fromkeys(names))
+
+
+def _listed(client: AdminClient) -> list[Any]:
+    """The groups of all brokers, by name. Raises BrokerError where one of the brokers does not answer."""
+    found = answer_of(client.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S))
+    if found.errors:
+        raise BrokerError(refusal(found.errors[0]))
+    return sorted(found.valid, key=lambda each: each.group_id)
 
 
 _LAG_HEADINGS: Final = ("COMMITTED", "END", "LAG", "STABLE LAG", "AGE", "LAST COMMIT")
@@ -273,7 +300,7 @@ def _print_described(described: list[dict[str, Any]]) -> None:
             *([f"assignor {group['assignor']}"] if group["assignor"] else []),
             *([f"coordinator {group['coordinator']}"] if group["coordinator"] is not None else []),
         ]
-        click.echo(", ".join(words))
+        say(", ".join(words))
         clients = {each["member"]: f"{each['client']} {each['host']}" for each in group["members"]}
         print_table(
             ("TOPIC", "PARTITION", *_LAG_HEADINGS, "MEMBER", "CLIENT"),

@@ -1,4 +1,8 @@
-"""How often each latency was seen, to three digits: memory is bounded, whatever the count."""
+"""How often each latency was seen, to three significant digits, as in an HDR histogram.
+
+The error is below 0.5 %, and there are at most 900 counters for each power of ten above a millisecond: 9,000 for all
+latencies from 1 µs to a month. Thus memory does not grow with the count.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,11 @@ class Latencies:
         self._counts[_rounded(max(1, round(duration_s * 1e6)))] += 1
         self.count += 1
         self.total_s += duration_s
+
+    @property
+    def counters(self) -> int:
+        """Return how many different latencies are kept."""
+        return len(self._counts)
 
     def percentile_ms(self, percent: float) -> float | None:
         """The smallest duration that `percent` of all do not exceed, by nearest rank; None without any."""

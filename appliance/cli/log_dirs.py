@@ -26,7 +26,7 @@ from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest, De
 from appliance.protocol.errors import ErrorCode
 
 DESCRIBE_VERSION = 4
-"""Since then a file system's room is told; brokers older than Apache Kafka 3.3 know less."""
+"""Since then a file system's room is told; brokers older than Apache Kafka 3.3 do not know it."""
 MOVE_VERSION = 2
 TIMEOUT_S = 30.0
 
@@ -83,7 +83,7 @@ def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: boo
             topics.setdefault(partition.topic, []).append(partition.partition)
         asked_for = tuple(AlterReplicaLogDirTopic(name, tuple(numbers)) for name, numbers in topics.items())
         body = AlterReplicaLogDirsRequest((AlterReplicaLogDir(path, asked_for),))
-        response = request(addresses[identity], ApiKey.ALTER_REPLICA_LOG_DIRS, MOVE_VERSION, body)
+        response = request(addresses[identity], ApiKey.ALTER_REPLICA_LOG_DIRS, MOVE_VERSION, body, oldest=1)
         for topic in response.results:
             for each in topic.partitions:
                 what = {"topic": topic.topic_name, "partition": each.partition_index, "broker": identity}
@@ -119,7 +119,9 @@ def _brokers(bootstrap: str) -> list[tuple[int, str]]:
 
 
 def _ask(address: str) -> Iterable[DescribeLogDirsResult]:
-    response = request(address, ApiKey.DESCRIBE_LOG_DIRS, DESCRIBE_VERSION, DescribeLogDirsRequest(None))
+    response = request(
+        address, ApiKey.DESCRIBE_LOG_DIRS, DESCRIBE_VERSION, DescribeLogDirsRequest(None), oldest=1
+    )
     if response.error_code:
         raise BrokerError(f"{address}: {_named(response.error_code)}")
     results: tuple[DescribeLogDirsResult, ...] = response.results
@@ -158,7 +160,9 @@ def _print(found: list[dict[str, Any]]) -> None:
     for number, each in enumerate(found):
         if number:
             click.echo()
-        room = f"{shown_bytes(each['usable_bytes'])} of {shown_bytes(each['total_bytes'])} free"
+        room = "free space unknown, since this broker does not tell it"
+        if each["total_bytes"] >= 0:
+            room = f"{shown_bytes(each['usable_bytes'])} of {shown_bytes(each['total_bytes'])} free"
         click.echo(f"broker {each['broker']}: {each['log_dir']}  {each['error'] or room}")
         rows = [
             (

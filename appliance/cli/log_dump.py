@@ -17,6 +17,7 @@ from appliance.cli.index_dump import (
     transaction_index_facts,
 )
 from appliance.cli.log_verify import verify
+from appliance.cli.output import plain_lines
 from appliance.cli.record_format import shown_time
 from appliance.cli.segment_dump import Fact, log_facts
 from appliance.errors import HostFault, OperatorFault
@@ -64,7 +65,7 @@ def dump(*, files: tuple[Path, ...], with_records: bool, as_json: bool) -> int:
             if as_json:
                 sys.stdout.write(json.dumps(fact, ensure_ascii=True) + "\n")
             else:
-                sys.stdout.write(_LINES[fact["kind"]](fact) + "\n")
+                sys.stdout.write(plain_lines(_LINES[fact["kind"]](fact)) + "\n")
             if fact["kind"] == "summary" and fact["fault"]:
                 sound = False
                 sys.stdout.flush()

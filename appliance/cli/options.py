@@ -150,6 +150,28 @@ def duration_ms(_context: click.Context, parameter: click.Parameter, text: str |
     return found
 
 
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))|([^\\]+)", re.DOTALL)
+_ESCAPED: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def unescaped(flag: str, text: str) -> bytes:
+    """Return the bytes of a text with `\\n \\t \\r \\0 \\xHH` and `\\\\`, as a user types a separator in a shell.
+
+    Raises:
+        click.UsageError: another escape, or a backslash at the end.
+    """
+    found, position = b"", 0
+    while position < len(text):
+        match = _ESCAPE.match(text, position)
+        if match is None or (match[2] is not None and match[2] not in _ESCAPED):
+            raise click.UsageError(f"{flag} {text!r}: the escapes are \\n \\t \\r \\0 \\xHH and \\\\")
+        found += (
+            bytes.fromhex(match[1]) if match[1] else _ESCAPED[match[2]] if match[2] else match[3].encode()
+        )
+        position = match.end()
+    return found
+
+
 def name_and_value(flag: str, text: str) -> tuple[str, str]:
     """`NAME=VALUE` split at the first equals sign.
 

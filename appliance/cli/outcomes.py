@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from appliance.cli.output import plain_lines, print_json
+from appliance.cli.output import plain_lines, print_json, say
 
 NAMES_MAX: Final = 6
 """Things that a line about a refusal names; the rest are counted."""
@@ -30,7 +30,7 @@ class Outcomes:
         """One thing is done. `result` is a word for programs, `line` a sentence for people."""
         self._rows.append({**identity, "result": result, "error": None, **facts})
         if not self._as_json:
-            click.echo(line)
+            say(line)
 
     def refused(self, identity: dict[str, Any], what: str, reason: object) -> None:
         """One thing was refused; `what` names it to a person."""

@@ -20,8 +20,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON w
 
 def print_json(value: object) -> None:
     """One JSON document, on one line in a pipe and indented on a terminal."""
-    indent = 2 if sys.stdout.isatty() else None
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+    if sys.stdout.isatty():
+        click.echo(terminal_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    else:
+        click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(
@@ -81,17 +83,44 @@ def plain_lines(text: str) -> str:
     return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
 
 
+def terminal_json(text: str) -> str:
+    """`text`, a JSON document, with JSON's escapes for what would control a terminal: C1 controls, marks of direction.
+
+    JSON itself escapes only what lies below U+0020.
+    """
+    return "\n".join(
+        line
+        if line.isprintable()
+        else "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+        for line in text.split("\n")
+    )
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines with names in them that a client may have chosen.
+
+    Args:
+        err: to standard error.
+    """
+    click.echo(plain_lines(text), err=err)
+
+
 class TerminalSink:
-    """A terminal that is given bytes of records: it shows what would control it as escapes."""
+    """A terminal that is given bytes of records: it shows what would control it as escapes.
 
-    __slots__ = ("_terminal",)
+    Args:
+        as_json: records are JSON, and so are the escapes.
+    """
 
-    def __init__(self, terminal: BinaryIO) -> None:
+    __slots__ = ("_escaped", "_terminal")
+
+    def __init__(self, terminal: BinaryIO, *, as_json: bool = False) -> None:
         self._terminal = terminal
+        self._escaped = terminal_json if as_json else plain_lines
 
     def write(self, data: bytes) -> None:
         """Write one record, as text. Bytes that are no UTF-8 are escapes, too."""
-        self._terminal.write(plain_lines(data.decode(errors="backslashreplace")).encode())
+        self._terminal.write(self._escaped(data.decode(errors="backslashreplace")).encode())
 
     def flush(self) -> None:
         """Show it now."""

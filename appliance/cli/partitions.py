@@ -100,7 +100,7 @@ def elect(
             topics.setdefault(each.topic, []).append(each.partition)
         asked = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
     body = ElectLeadersRequest(asked, election_type=UNCLEAN if unclean else PREFERRED)
-    answer = request(address, ApiKey.ELECT_LEADERS, ELECT_VERSION, body)
+    answer = request(address, ApiKey.ELECT_LEADERS, ELECT_VERSION, body, oldest=1)
     if answer.error_code:
         raise BrokerError(f"elections: {refusal_of(answer.error_code, None)}")
     outcomes = Outcomes(as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 import click
 
 from appliance.cli.client import asked, producer, refusal
-from appliance.cli.connecting import BrokerError
-from appliance.cli.options import client_options, name_and_value
-from appliance.cli.output import json_option, print_json
+from appliance.cli.connecting import BrokerError, said_options
+from appliance.cli.options import client_options, name_and_value, unescaped
+from appliance.cli.output import json_option, print_json, say
 from appliance.cli.retry_watch import RetryWatch
 from appliance.errors import OperatorFault
 from appliance.extras import is_installed
@@ -28,6 +28,8 @@ PARTITION_MAX: Final = (1 << 31) - 1
 """On the wire a partition is an INT32; beyond it librdkafka raises what is meant for programmers."""
 MESSAGE_TIMEOUT_S: Final = 60.0
 FLUSH_TIMEOUT_S: Final = MESSAGE_TIMEOUT_S + 5
+LINE_FEED: Final = b"\n"
+BLOCK_BYTES: Final = 1 << 16
 PROGRESS_STEP_BYTES: Final = 64 * 1024
 STANDARD_INPUT: Final = Path("-")
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -84,19 +86,21 @@ class Deliveries:
 class RecordReader:
     """Turns input into (key, value) pairs as the flags say."""
 
-    __slots__ = ("_encoding", "_key", "_null_marker", "_separator")
+    __slots__ = ("_delimiter", "_encoding", "_key", "_null_marker", "_separator")
 
     def __init__(
         self,
         *,
         key: str | None,
-        key_separator: str | None,
+        key_separator: bytes | None,
         null_marker: str | None,
         encoding: str = RAW,
+        delimiter: bytes = LINE_FEED,
     ) -> None:
+        self._delimiter = delimiter
         self._encoding = encoding
         self._key = None if key is None else key.encode()
-        self._separator = None if key_separator is None else key_separator.encode()
+        self._separator = key_separator
         self._null_marker = None if null_marker is None else null_marker.encode()
 
     def record(self, data: bytes) -> Record:
@@ -111,7 +115,7 @@ class RecordReader:
             key, found, value = data.partition(self._separator)
             if not found:
                 shown = data[:60].decode(errors="replace")
-                raise NoKey(f"no key separator {self._separator.decode()!r} in {shown!r}")
+                raise NoKey(f"no key separator {self._separator.decode(errors='replace')!r} in {shown!r}")
         return self._or_null(key), self._or_null(value)
 
     def _or_null(self, part: bytes | None) -> bytes | None:
@@ -130,11 +134,11 @@ class RecordReader:
             raise BadEncoding(f"not {self._encoding}: {shown!r}") from None
 
     def lines(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
-        """One record a line, without its line feed; a last line without one counts too."""
-        for number, line in enumerate(source, 1):
+        """One record a line, without the delimiter at its end; a last line without one counts too."""
+        for number, line in enumerate(_split(source, self._delimiter), 1):
             progress(len(line))
             try:
-                record = self.record(line.removesuffix(b"\n"))
+                record = self.record(line.removesuffix(self._delimiter))
             except NoKey as fault:
                 raise NoKey(f"line {number}: {fault}") from None
             yield record
@@ -144,6 +148,24 @@ class RecordReader:
         data = source.read()
         progress(len(data))
         yield self.record(data)
+
+
+def _split(source: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """Yield the lines of `source` with the delimiter at the end of each; the last one may lack it."""
+    if delimiter == LINE_FEED:
+        yield from source
+        return
+    left = bytearray()
+    # A pipe gives what is there: a line is sent when it is whole, not when a block is full.
+    while block := source.read1(BLOCK_BYTES):  # type: ignore[attr-defined]
+        unseen = max(0, len(left) - len(delimiter) + 1)
+        left += block
+        if left.find(delimiter, unseen) >= 0:
+            *lines, left = left.split(delimiter)
+            for line in lines:
+                yield bytes(line + delimiter)
+    if left:
+        yield bytes(left)
 
 
 @click.command(short_help="Send lines or files to a topic.")
@@ -166,7 +188,18 @@ class RecordReader:
 )
 @click.option("--whole", is_flag=True, help="Send each file as one record, instead of each line.")
 @click.option("--key", "-k", help="Key of every record.")
-@click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in the input.")
+@click.option(
+    "--key-separator",
+    "-K",
+    metavar="TEXT",
+    help="Text that separates key and value in the input, with escapes such as \\t or \\x1f.",
+)
+@click.option(
+    "--delimiter",
+    "-D",
+    metavar="TEXT",
+    help="Text that separates records in the input, with escapes.  [default: \\n]",
+)
 @click.option(
     "--encoding",
     type=click.Choice(ENCODINGS),
@@ -202,6 +235,7 @@ def produce(
     whole: bool,
     key: str | None,
     key_separator: str | None,
+    delimiter: str | None,
     encoding: str,
     headers: tuple[str, ...],
     null_marker: str | None,
@@ -213,7 +247,8 @@ def produce(
 ) -> int:
     """Send lines of FILES, or of standard input, to TOPIC.
 
-    With acks=all (the default) each record is written exactly once, even if it is sent several times.
+    With acks=all (the default) each record is written exactly once, even if it is sent several times. With
+    -X transactional.id=NAME, all records are one transaction, which is committed at the end of the input.
     """
     mapping = {
         "key": key_column,
@@ -222,10 +257,11 @@ def produce(
         "headers": headers_column,
     }
     if is_parquet:
-        texts = (key, key_separator, null_marker)
+        texts = (key, key_separator, null_marker, delimiter)
         if whole or headers or encoding != RAW or any(each is not None for each in texts):
             raise click.UsageError(
-                "--parquet cannot be used with --whole, --key, --key-separator, --encoding, --header or --null-marker"
+                "--parquet cannot be used with --whole, --key, --key-separator, --delimiter, --encoding,"
+                " --header or --null-marker"
             )
         if not files or STANDARD_INPUT in files:
             raise click.UsageError("--parquet: name files; standard input cannot be read as Parquet")
@@ -241,11 +277,14 @@ def produce(
         )
     if any(name is not None for name in mapping.values()):
         raise click.UsageError("columns are named only with --parquet")
-    if key is not None and key_separator is not None:
-        raise click.UsageError("--key and --key-separator cannot be used together")
-    if key_separator == "":
-        raise click.UsageError("--key-separator: must not be empty")
-    reader = RecordReader(key=key, key_separator=key_separator, null_marker=null_marker, encoding=encoding)
+    reader = _reader(
+        key=key,
+        key_separator=key_separator,
+        delimiter=delimiter,
+        null_marker=null_marker,
+        encoding=encoding,
+        whole=whole,
+    )
     parsed_headers: list[tuple[str, str | bytes | None]] = [
         (name, value.encode()) for name, value in (name_and_value("--header", h) for h in headers)
     ]
@@ -263,7 +302,7 @@ def produce(
     deliveries = Deliveries(watch)
     started_s = time.monotonic()
     bad_input: NoKey | None = None
-    with progress_of(files) as progress:
+    with progress_of(files) as progress, transaction_of(client) as commit:
         records = _records(reader, files, whole=whole, progress=progress)
         try:
             asked(
@@ -274,7 +313,9 @@ def produce(
         finally:
             # Also after Ctrl-C: what was read is sent, so that a person at a keyboard loses nothing.
             client.flush(FLUSH_TIMEOUT_S)
-    fault = _fault(topic, deliveries, unsettled=len(client), watch=watch, bad_input=bad_input)
+        fault = _fault(topic, deliveries, unsettled=len(client), watch=watch, bad_input=bad_input)
+        if fault is None:
+            commit()
     took_s = time.monotonic() - started_s
     if as_json:
         print_json(
@@ -291,6 +332,31 @@ def produce(
     if sys.stderr.isatty():
         click.echo(f"{_records_text(deliveries.delivered)} to {topic} in {took_s:.2f} s", err=True)
     return 0
+
+
+def _reader(
+    *,
+    key: str | None,
+    key_separator: str | None,
+    delimiter: str | None,
+    null_marker: str | None,
+    encoding: str,
+    whole: bool,
+) -> RecordReader:
+    """Raises click.UsageError where flags exclude each other, or separate nothing."""
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator cannot be used together")
+    if key_separator == "":
+        raise click.UsageError("--key-separator: must not be empty")
+    if delimiter == "" or (whole and delimiter is not None):
+        raise click.UsageError("--delimiter: must not be empty, and cannot be used with --whole")
+    return RecordReader(
+        key=key,
+        key_separator=None if key_separator is None else unescaped("--key-separator", key_separator),
+        null_marker=null_marker,
+        encoding=encoding,
+        delimiter=LINE_FEED if delimiter is None else unescaped("--delimiter", delimiter),
+    )
 
 
 def _parquet(topic: str, files: tuple[Path, ...], *, as_json: bool, **how: Any) -> int:
@@ -334,7 +400,7 @@ def _records_text(count: int) -> str:
 
 
 def _warn(text: str) -> None:
-    click.echo(f"appliance: {text}", err=True)
+    say(f"appliance: {text}", err=True)
 
 
 def send(
@@ -375,6 +441,32 @@ def _records(
                     yield from turn(source, progress)
                 except NoKey as fault:
                     raise NoKey(f"{path}: {fault}") from None
+
+
+@contextmanager
+def transaction_of(client: Producer) -> Iterator[Callable[[], None]]:
+    """With `-X transactional.id=…`, a transaction around everything that is sent; what it yields commits.
+
+    What is not committed is aborted at the end.
+    """
+    if "transactional.id" not in said_options():
+        yield lambda: None
+        return
+    asked(lambda: client.init_transactions(MESSAGE_TIMEOUT_S))
+    asked(client.begin_transaction)
+    is_committed = False
+
+    def commit() -> None:
+        nonlocal is_committed
+        asked(lambda: client.commit_transaction(MESSAGE_TIMEOUT_S))
+        is_committed = True
+
+    try:
+        yield commit
+    finally:
+        if not is_committed:
+            asked(lambda: client.abort_transaction(MESSAGE_TIMEOUT_S))
+            _warn("the transaction was aborted: consumers with read_committed see none of these records")
 
 
 @contextmanager

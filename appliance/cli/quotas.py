@@ -109,7 +109,7 @@ def list_quotas(*, as_json: bool, bootstrap: str, **arguments: Any) -> None:
 
 
 def _described(address: str, wanted: DescribeClientQuotasRequest) -> list[dict[str, Any]]:
-    answer = request(address, ApiKey.DESCRIBE_CLIENT_QUOTAS, VERSION, wanted)
+    answer = request(address, ApiKey.DESCRIBE_CLIENT_QUOTAS, VERSION, wanted, oldest=0)
     if answer.error_code:
         raise BrokerError(f"quotas: {refusal_of(answer.error_code, answer.error_message)}")
     rows = [
@@ -187,7 +187,7 @@ def _alter(
     parts = tuple(QuotaEntity(kind, name) for kind, name in entity)
     wanted = AlterClientQuotasRequest((QuotaAlteration(parts, tuple(operations)),))
     address = first_that_answers(bootstrap)
-    (result,) = request(address, ApiKey.ALTER_CLIENT_QUOTAS, VERSION, wanted).entries
+    (result,) = request(address, ApiKey.ALTER_CLIENT_QUOTAS, VERSION, wanted, oldest=0).entries
     if result.error_code:
         raise BrokerError(f"quotas: {refusal_of(result.error_code, result.error_message)}")
     whose = ", ".join(f"{kind} {name or _DEFAULT}" for kind, name in entity)

@@ -143,7 +143,7 @@ def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None],
     body = AlterPartitionReassignmentsRequest(
         tuple(ReassignableTopic(topic, tuple(each)) for topic, each in topics.items())
     )
-    answer = request(address, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ALTER_VERSION, body)
+    answer = request(address, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ALTER_VERSION, body, oldest=0)
     if answer.error_code:
         raise BrokerError(f"reassignment: {refusal_of(answer.error_code, answer.error_message)}")
     said = {(each.topic, each.partition): slots for each, slots in places.items()}

@@ -78,6 +78,6 @@ def _resource(kind: ResourceType, name: str, values: Mapping[str, str | None]) -
 
 def _alter(address: str, resources: Iterable[AlterConfigsResource]) -> None:
     body = IncrementalAlterConfigsRequest(tuple(resources))
-    for result in request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses:
+    for result in request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body, oldest=0).responses:
         if result.error_code:
             raise BrokerError(refusal_of(result.error_code, result.error_message))

@@ -23,8 +23,10 @@ from appliance.cli.connecting import (
 )
 from appliance.errors import ApplianceError
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.api_versions import ApiVersionsRequest
 from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
 from appliance.protocol.apis.sasl_handshake import SaslHandshakeRequest
+from appliance.protocol.errors import ErrorCode
 from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import decode_response, encode_request
 
@@ -34,21 +36,78 @@ ELEMENTS_MAX: Final = 2_000_000
 _CORRELATION_ID = 1
 
 
+class TooOld(BrokerError):
+    """The broker does not know the API, or no version of it that says what the command needs."""
+
+
 class LoginRefused(BrokerError):
     """The broker does not take the user and the password, or the mechanism."""
 
 
 def request(
-    address: str, api: ApiKey, version: int, body: Any, *, timeout_s: float = REQUEST_TIMEOUT_S
+    address: str,
+    api: ApiKey,
+    version: int,
+    body: Any,
+    *,
+    oldest: int | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Any:
     """The response, as the shape of its API, of the broker at one `HOST:PORT`.
 
+    Args:
+        version: the newest version that the command knows.
+        oldest: the oldest version in which `body` means the same. The newest that both sides know is used. Without it
+            only `version` will do.
+
     Raises:
+        TooOld: the broker knows none of these versions.
         BrokerError: nobody answers there, or not in time, or with something that is no answer.
     """
-    return _on_connection(
-        address, timeout_s, lambda connection: _asked(connection, address, api, version, body)
-    )
+
+    def use(connection: socket.socket) -> Any:
+        shared = _shared_version(connection, address, api, version if oldest is None else oldest, version)
+        return _asked(connection, address, api, shared, body)
+
+    return _on_connection(address, timeout_s, use)
+
+
+_known: dict[str, dict[int, tuple[int, int]]] = {}
+"""Address → API key → versions that the broker there knows. A command asks each broker once."""
+
+
+def _shared_version(connection: socket.socket, address: str, api: ApiKey, oldest: int, newest: int) -> int:
+    """Return the newest version of both sides.
+
+    Raises:
+        TooOld: there is none.
+    """
+    if address not in _known:
+        told = _asked(connection, address, ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        if told.error_code:
+            raise BrokerError(f"{address}: {ErrorCode(told.error_code).message}")
+        _known[address] = {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
+    return newest_shared(address, api, _known[address].get(int(api)), oldest=oldest, newest=newest)
+
+
+def newest_shared(
+    address: str, api: ApiKey, theirs: tuple[int, int] | None, *, oldest: int, newest: int
+) -> int:
+    """Return the newest version that lies in `oldest` to `newest` and in the broker's range, `theirs`.
+
+    Raises:
+        TooOld: there is none, or the broker does not know the API (None).
+    """
+    if theirs is None:
+        raise TooOld(f"{address}: this broker does not know the request {api.title}; the command needs it")
+    shared = min(newest, theirs[1])
+    if shared < max(oldest, theirs[0]):
+        wanted = f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+        raise TooOld(
+            f"{address}: this broker knows {api.title} in versions {theirs[0]} to {theirs[1]}; the command needs"
+            f" {wanted}"
+        )
+    return shared
 
 
 def require_login(addresses: str) -> None:

@@ -17,7 +17,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import Partition, committed_offsets, earliest, latest, offsets_at, since
 from appliance.cli.options import DURATION, client_options
 from appliance.cli.output import json_option, print_json, print_table
-from appliance.cli.positions import Anchor, Place, parse_place
+from appliance.cli.positions import FORMS, Anchor, Place, parse_place
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only these partitions.  [default: all with committed offsets]",
 )
-@click.option("--to", "place", metavar="PLACE", help="beginning, end, an offset, @MILLISECONDS or a time.")
+@click.option("--to", "place", metavar="PLACE", help=f"{FORMS}.")
 @click.option(
     "--by", "step", type=int, metavar="N", help="Move forward by this many records; negative: back."
 )
@@ -56,10 +56,10 @@ def reset_offsets(
         raise click.UsageError("give one of --to, --by and --ago")
     wanted = Place(Anchor.TIMESTAMP, _since_ms(duration)) if duration is not None else None
     if place is not None:
-        wanted = parse_place(place)
+        wanted = parse_place(place, "--to")
     client = admin_client(bootstrap)
     before = committed_offsets(client, name)
-    partitions = _partitions(client, topics, before)
+    partitions = chosen_partitions(client, topics, before)
     after = _targets(client, partitions, before, place=wanted, step=step or 0)
     rows = [
         {"topic": each[0], "partition": each[1], "before": before.get(each), "after": after[each]}
@@ -82,9 +82,15 @@ def reset_offsets(
         click.echo("nothing was changed; add --execute to change it", err=True)
 
 
-def _partitions(
+def chosen_partitions(
     client: AdminClient, topics: Sequence[str], committed: dict[Partition, int]
 ) -> list[Partition]:
+    """Return the partitions that `TOPIC` and `TOPIC:0,1` name; without any, those that have a committed offset.
+
+    Raises:
+        BrokerError: there is no such topic or partition.
+        click.UsageError: a text is none of the two.
+    """
     if not topics:
         return sorted(committed)
     known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
@@ -129,7 +135,7 @@ def _targets(
     elif place.anchor is Anchor.OFFSET:
         meant = dict.fromkeys(partitions, place.distance)
     elif place.anchor is Anchor.BEGINNING:
-        meant = dict(starts)
+        meant = {each: start + place.distance for each, start in starts.items()}
     else:
         meant = {each: end - place.distance for each, end in ends.items()}
     return {

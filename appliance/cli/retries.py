@@ -11,7 +11,7 @@ from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import admin_client, answer_of, asked, refusal
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, duration_ms
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, print_json, print_table, say
 from appliance.cli.topic_client import ClientReader, topic_configs
 from appliance.cli.topic_names import is_internal
 from appliance.config.retry_configs import (
@@ -180,7 +180,7 @@ def describe(*, group: str, topic: str, as_json: bool, bootstrap: str) -> None:
         which = "with the key of a failed one" if found.is_ordered_by_key else "that follow a failed one"
         click.echo(f"  order              records {which} wait for it")
     if found.fault:
-        click.echo(f"  fault              {found.fault}")
+        say(f"  fault              {found.fault}")
 
 
 @retries.command()

@@ -134,7 +134,7 @@ def _disk_reason(address: str, topic: str | None, partition: int) -> str | None:
     with suppress(BrokerError):
         topics = () if topic is None else (DescribableLogDirTopic(topic, (partition,)),)
         body = DescribeLogDirsRequest(topics)
-        answer = request(address, ApiKey.DESCRIBE_LOG_DIRS, 4, body, timeout_s=DISK_TIMEOUT_S)
+        answer = request(address, ApiKey.DESCRIBE_LOG_DIRS, 4, body, oldest=1, timeout_s=DISK_TIMEOUT_S)
         holding = [each for each in answer.results if topic is None or each.topics or each.error_code]
         for each in sorted(holding, key=lambda each: not each.topics):
             if each.error_code:

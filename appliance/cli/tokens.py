@@ -15,7 +15,7 @@ from appliance.cli.aliases import AliasedGroup
 from appliance.cli.cluster_view import first_that_answers, refusal_of
 from appliance.cli.connecting import BrokerError
 from appliance.cli.options import client_options, duration_ms
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, print_json, print_table, say
 from appliance.cli.request import request
 from appliance.errors import OperatorFault
 from appliance.protocol.api_versions import ApiKey
@@ -118,7 +118,7 @@ def create(
         print_json(row)
     else:
         for field, value in row.items():
-            click.echo(f"{field}: {value}")
+            say(f"{field}: {value}")
 
 
 @tokens.command(name="list")

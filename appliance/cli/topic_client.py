@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from appliance.cli.client import admin_client, answer_of, asked, consumer, producer, refusal
-from appliance.cli.cluster_view import METADATA_VERSION, first_that_answers
+from appliance.cli.cluster_view import IDS_VERSION, METADATA_VERSION, first_that_answers
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at, since
 from appliance.cli.request import request
@@ -81,6 +81,7 @@ class ClientReader:
             ApiKey.METADATA,
             METADATA_VERSION,
             MetadataRequest(None, allow_auto_topic_creation=False),
+            oldest=IDS_VERSION,
         )
         return {each.name: each.topic_id for each in found.topics if each.name}
 
@@ -110,6 +111,7 @@ class ClientReader:
                 {
                     "isolation.level": "read_committed",
                     "enable.partition.eof": True,
+                    "auto.offset.reset": "earliest",  # the log start can move behind what was asked for
                     "fetch.wait.max.ms": 10,  # the next partition waits for the fetch of the one before
                 },
             )
@@ -124,7 +126,9 @@ class ClientReader:
                     raise BrokerError(f"{min(left)[0]} cannot be read: no record arrived for a long time")
                 for message in messages:
                     if _is_before_end(message, ends, left):
-                        yield _placed(message)
+                        placed = _placed(message)
+                        if placed.offset >= starts[placed.place]:
+                            yield placed
         finally:
             client.unassign()
 

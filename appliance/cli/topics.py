@@ -15,7 +15,7 @@ from appliance.cli.confirming import require_terminal, require_yes, yes_option
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, print_json, print_table, say
 from appliance.cli.topic_names import compiled, is_internal, named_topics, regex_option
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def describe(*, names: tuple[str, ...], is_regex: bool, as_json: bool, bootstrap
     for topic in described:
         click.echo(f"{topic['topic']}  id {topic['topic_id']}")
         for name, value in topic["configs"].items():
-            click.echo(f"  {name} = {value}")
+            say(f"  {name} = {value}")
         print_table(
             ("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"),
             [

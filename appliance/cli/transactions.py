@@ -20,7 +20,7 @@ from appliance.cli.connecting import BrokerError
 from appliance.cli.hanging_transactions import coordinated_as, hanging_transactions
 from appliance.cli.options import client_options
 from appliance.cli.outcomes import Outcomes
-from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.output import json_option, print_json, print_table, say
 from appliance.cli.record_format import shown_time
 from appliance.cli.transaction_view import (
     Described,
@@ -472,7 +472,7 @@ def _described(each: Described, now_ms: int) -> dict[str, Any]:
 
 
 def _print_described(told: dict[str, Any]) -> None:
-    click.echo(
+    say(
         f"{told['transactional_id']}  {told['state']}, producer id {told['producer_id']}, "
         f"epoch {told['producer_epoch']}, coordinator {told['coordinator']}, timeout {told['timeout_ms']} ms"
     )

@@ -48,6 +48,7 @@ class ConsoleAgent:
         self._observer = Observer(process.attachment, settings, processes=len(process.wiring.planned))
         self._history = History()
         self._own_log = OwnLog(process.attachment, process.wiring)
+        process.on_log_line = self._own_log.add_supervisors
         self._sessions = Sessions(
             sessions_max=self._settings.sessions_max, idle_ms=self._settings.session_idle_ms
         )
@@ -146,9 +147,7 @@ class ConsoleAgent:
         self._running = False
 
     def peer_up(self, peer: Role, *, new_rings: bool) -> None:
-        """Note it for the page of logs. The console has no rings."""
-        self._own_log.note(f"{peer} is running")
+        """Do nothing: the console has no rings."""
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
-        """Note it for the page of logs. A request to a dead network process ends with its connection."""
-        self._own_log.note(f"{peer} (generation {generation}) has ended", level="WARNING")
+        """Do nothing: a request to a dead network process ends with its connection."""

@@ -22,12 +22,13 @@ from typing import Final
 
 from appliance.schemas.decoder import Decoded
 from appliance.schemas.faults import NoSchema, Undecodable
+from appliance.schemas.nesting import json_depth
 
 FORMS: Final = ("auto", "json", "text", "hex", "avro", "protobuf")
 _BY_SCHEMA: Final = frozenset({"auto", "avro", "protobuf"})
 JSON_DEPTH_MAX: Final = 100
 _HEX_LINE: Final = 16
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_TOKENS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _KEPT_CONTROLS: Final = frozenset("\n\t")
 _NOT_SHOWN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories: controls, and marks such as U+202E that turn the direction of what stands around them."""
@@ -66,7 +67,8 @@ def shown(data: bytes | None, *, form: str, bytes_max: int, decode: Decode | Non
     if decode is not None and data and form in _BY_SCHEMA:
         try:
             found = decode(data, form)
-            text = _indented(found.json)
+            # Indentation may make the text much longer than the bytes.
+            text = _indented(found.json, bytes_max * 2)
             is_cut = len(text) > bytes_max * 2
             return Shown(
                 found.form, printable(text[: bytes_max * 2]), len(data), is_cut, printable(found.note)
@@ -83,8 +85,7 @@ def shown(data: bytes | None, *, form: str, bytes_max: int, decode: Decode | Non
 def _without_schema(data: bytes, *, form: str, bytes_max: int) -> Shown:
     head = data[:bytes_max]
     is_cut = len(head) < len(data)
-    if form in {"auto", "json"} and not is_cut and (pretty := _json(head)) is not None:
-        # Indentation may make the text much longer than the bytes.
+    if form in {"auto", "json"} and not is_cut and (pretty := _json(head, bytes_max * 2)) is not None:
         is_cut = len(pretty) > bytes_max * 2
         return Shown("json", printable(pretty[: bytes_max * 2]), len(data), is_cut)
     text = None if form == "hex" else _text(head, is_cut=is_cut)
@@ -94,28 +95,36 @@ def _without_schema(data: bytes, *, form: str, bytes_max: int) -> Shown:
     return Shown("hex", hex_dump(head), len(data), len(head) < len(data))
 
 
-def _json(data: bytes) -> str | None:
+def _json(data: bytes, characters_max: int) -> str | None:
     if data.lstrip()[:1] not in {b"{", b"["}:
         return None
     try:
         text = data.decode()
-        if _depth(text) > JSON_DEPTH_MAX:
+        if json_depth(text) > JSON_DEPTH_MAX:
             return None
         json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
-    return _indented(text)
+    return _indented(text, characters_max)
 
 
 def _refuse(name: str) -> object:
     raise ValueError(name)
 
 
-def _indented(text: str) -> str:
-    """Return a JSON text with its members on lines of their own. Strings and numbers stay as they are written."""
+def _indented(text: str, characters_max: int) -> str:
+    """Return a JSON text with its members on lines of their own. Strings and numbers stay as they are written.
+
+    It ends soon behind `characters_max`: what a page cuts off is not made.
+    """
     out: list[str] = []
-    depth = 0
-    for token in _TOKENS.findall(text):
+    depth = length = counted = 0
+    for found in _TOKENS.finditer(text):
+        length += sum(map(len, out[counted:]))
+        if length > characters_max:
+            break
+        counted = len(out)
+        token = found[0]
         if token in "}]":
             depth -= 1
             if out[-1][0] in "{[":
@@ -134,17 +143,6 @@ def _indented(text: str) -> str:
     return "".join(out)
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        if character in "{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "}]":
-            depth -= 1
-    return deepest
-
-
 def _text(data: bytes, *, is_cut: bool) -> str | None:
     try:
         return data.decode()
@@ -161,8 +159,10 @@ def _is_readable(text: str) -> bool:
 
 def printable(text: str) -> str:
     """Return the text with U+FFFD in place of control and direction characters."""
-    if text.isprintable():
-        return text
+    return "\n".join(line if line.isprintable() else _printable(line) for line in text.split("\n"))
+
+
+def _printable(text: str) -> str:
     return "".join(
         "�"
         if character not in _KEPT_CONTROLS and unicodedata.category(character) in _NOT_SHOWN

@@ -1,14 +1,13 @@
 """The last lines of the appliance's own log, as the processes keep them in shared memory (`ipc/line_ring.py`).
 
-Each process keeps about 2 KB of lines, also after its death. The supervisor uses no shared memory, so its lines are not
-there. Instead of them, the console keeps what the supervisor tells it about other processes.
+Each process keeps about 2 KB of lines, also after its death. The supervisor writes nothing into shared memory. It sends
+its lines to the console, and sends all that it still has to each new life of the console (`supervisor/own_lines.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import Final
 from appliance.channels.wiring import Attachment, Wiring
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-NEWS_MAX: Final = 500
-SUPERVISOR: Final = "supervisor"
+SUPERVISORS_MAX: Final = 500
+SUPERVISORS: Final = -1
+"""Stands for the supervisor where other processes have the number of their row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,14 @@ class OwnLog:
         self._table = attachment.process_table
         self._rows = range(len(wiring.planned))
         self._lock = threading.Lock()
-        self._news: deque[LogLine] = deque(maxlen=NEWS_MAX)
-        self._count = 0
+        self._supervisors: deque[LogLine] = deque(maxlen=SUPERVISORS_MAX)
 
-    def note(self, text: str, *, level: str = "INFO") -> None:
-        """Keep what the supervisor has told about another process."""
-        now = time.time()
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        with self._lock:
-            self._count += 1
-            self._news.append(LogLine((-1, self._count), moment, level, SUPERVISOR, text))
+    def add_supervisors(self, position: int, text: str) -> None:
+        """Keep a line that the supervisor has sent; `position` numbers its lines, from 1 on."""
+        line = parsed(text, (SUPERVISORS, position))
+        if line is not None:
+            with self._lock:
+                self._supervisors.append(line)
 
     def lines(self, *, behind: Mapping[int, int] | None = None) -> list[LogLine]:
         """Return the lines by time.
@@ -74,7 +72,7 @@ class OwnLog:
             if each.position > seen.get(row, 0) and (line := parsed(each.text, (row, each.position)))
         ]
         with self._lock:
-            found += [each for each in self._news if each.place[1] > seen.get(-1, 0)]
+            found += [each for each in self._supervisors if each.place[1] > seen.get(SUPERVISORS, 0)]
         found.sort(key=lambda each: each.time)
         return found
 

@@ -14,7 +14,15 @@ from typing import Final
 
 from appliance.cluster import NO_LEADER, TopicImage
 from appliance.console.kafka_link import BrokerFault, Link, check, exchange
-from appliance.console.records import Fetched, ReadRecord, fetch_request, fetched, next_offset, read_records
+from appliance.console.records import (
+    Fetched,
+    ReadRecord,
+    fetch_request,
+    fetched,
+    next_offset,
+    read_records,
+    size_of,
+)
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -33,7 +41,9 @@ WINDOW_MIN: Final = 64
 NARROWER: Final = 8
 """A window with more bytes than its share is tried again with an eighth of its offsets."""
 LOOK_EVERY: Final = 256
-"""Records between two looks at the clock inside of one batch."""
+"""Records between two looks at the budget inside of one batch."""
+LARGE_BYTES: Final = 64 << 10
+"""After a larger record, the bytes that are left are looked at at once: a batch of a kilobyte may hold 32 MiB."""
 READ_COMMITTED: Final = 1
 
 Matches = Callable[[ReadRecord], bool]
@@ -186,15 +196,18 @@ def forward(
             if each.offset >= end:
                 break
             budget.records += 1
+            is_over = False
             if each.codec:
-                budget.bytes_left -= len(each.record.value or b"") + len(each.record.key or b"")
+                size_bytes = size_of(each.record)
+                budget.bytes_left -= size_bytes
+                is_over = size_bytes > LARGE_BYTES and budget.bytes_left <= 0
             at = each.offset + 1
             if matches(each):
                 records.append(each)
                 if len(records) == limit and not is_last:
                     return Found(partition, list(records), start, at, is_complete=True)
             # One batch may hold millions of records. Some are looked at in any case, so that a page gets on.
-            if number % LOOK_EVERY == 0 and budget.is_over() and at < end:
+            if at < end and (is_over or (number % LOOK_EVERY == 0 and budget.is_over())):
                 return Found(partition, list(records), start, at, is_complete=False)
         if behind <= at and not answer.records:
             at = end  # nothing readable is left: compaction, or a transaction that is still open

@@ -71,6 +71,12 @@ class ReadRecord:
     is_transactional: bool
 
 
+def size_of(record: Record) -> int:
+    """Return the bytes of key, value and headers."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + headers
+
+
 def fetch_request(
     topic: str, partition: int, offset: int, *, bytes_max: int, wait_ms: int, isolation: int = READ_COMMITTED
 ) -> bytes:

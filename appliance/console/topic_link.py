@@ -15,8 +15,8 @@ from uuid import UUID
 from appliance.cluster import NO_LEADER, TopicImage
 from appliance.console.kafka_link import BrokerFault, Link, check, exchange
 from appliance.console.partitioning import partition_of
-from appliance.console.reading import READ_COMMITTED, Budget, fetch_once, offsets
-from appliance.console.records import next_offset, produce_request, produced, read_records
+from appliance.console.reading import LARGE_BYTES, LOOK_EVERY, READ_COMMITTED, Budget, fetch_once, offsets
+from appliance.console.records import next_offset, produce_request, produced, read_records, size_of
 from appliance.console.visit import Visit
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_records import (
@@ -140,8 +140,11 @@ class LinkReader:
                         break
                     record = each.record
                     if each.codec:
-                        budget.bytes_left -= len(record.value or b"") + len(record.key or b"")
-                    if number % 256 == 0 and budget.is_over():
+                        size_bytes = size_of(record)
+                        budget.bytes_left -= size_bytes
+                        if size_bytes > LARGE_BYTES and budget.bytes_left <= 0:
+                            raise BudgetOver
+                    if number % LOOK_EVERY == 0 and budget.is_over():
                         raise BudgetOver
                     yield PlacedRecord(place[0], place[1], each.offset, record)
                 at = max(behind, at + 1)

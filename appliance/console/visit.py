@@ -32,11 +32,17 @@ from appliance.protocol.apis.describe_cluster import DescribeClusterRequest
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.schemas.decoder import Decoded, Decoder
+from appliance.schemas.faults import Undecodable
 
 STREAMS_MAX: Final = 24
 STREAMS_OF_SESSION_MAX: Final = 6
 VISIBLE_S: Final = 10
 """How long the list of topics that a person may see is used again while the metadata do not change."""
+
+
+DECODING_S: Final = 5.0
+"""For decoding all records of one page by their schemas, or of one round of a stream. One record takes up to a second,
+and a page has up to 500 with a key each."""
 
 
 class NotThere(Exception):
@@ -124,6 +130,7 @@ class Visit:
         self.session = session
         self.look = look
         self.link = session.link
+        self._decoding_left_s = DECODING_S
 
     def is_below(self, path: str) -> bool:
         """Return whether this page belongs to a part of the navigation: `/topics` is about `/topic/…` too."""
@@ -229,12 +236,24 @@ class Visit:
             part: "key" or "value".
             bytes_max: at most those of console.value.max.bytes.
         """
-        decoder = self.site.decoder
         most = self.site.settings.console.value_max_bytes
-        decode = partial(_decoded, decoder, topic, part)
+        decode = partial(self._decoded, topic, part)
         return shown(
             data, form=form, bytes_max=most if bytes_max is None else min(bytes_max, most), decode=decode
         )
+
+    def _decoded(self, topic: str, part: str, data: bytes, form: str) -> Decoded:
+        if self._decoding_left_s <= 0:
+            raise Undecodable(f"not decoded, because others of this page took {DECODING_S:.0f} s")
+        began_s = time.monotonic()
+        try:
+            return self.site.decoder.decode(data, topic=topic, part=part, form=form)
+        finally:
+            self._decoding_left_s -= time.monotonic() - began_s
+
+    def begin_round(self) -> None:
+        """Give a stream its time to decode again."""
+        self._decoding_left_s = DECODING_S
 
     # Answers
 
@@ -254,10 +273,6 @@ class Visit:
     def failed(self, text: str) -> None:
         """Show on the next page what was not done."""
         self.session.notify("failed", text)
-
-
-def _decoded(decoder: Decoder, topic: str, part: str, data: bytes, form: str) -> Decoded:
-    return decoder.decode(data, topic=topic, part=part, form=form)
 
 
 Handler = Callable[[Visit], Response]

@@ -27,8 +27,9 @@ CANCEL: Final = "delivery.cancel"
 ID_BYTES_MAX: Final = 255
 MARK: Final = b"delivery."
 """Bytes without which no header of a batch can ask for delayed delivery."""
-_DIGITS_MAX: Final = 18
-_TIMESTAMP_NEAR_MS: Final = 600_000
+DIGITS_MAX: Final = 18
+TIMESTAMP_NEAR_MS: Final = 600_000
+"""A timestamp is near the time of the broker up to this difference."""
 _READ: Final = frozenset({DELAY, AT, ID, CANCEL})
 
 
@@ -82,7 +83,7 @@ def due_of(headers: Headers, *, timestamp_ms: int, now_ms: int, delay_ms_max: in
         at_ms = numbers[AT]
         if at_ms <= timestamp_ms:
             return None
-        is_near = abs(now_ms - timestamp_ms) <= _TIMESTAMP_NEAR_MS
+        is_near = abs(now_ms - timestamp_ms) <= TIMESTAMP_NEAR_MS
         due = Due(at_ms, at_ms - (timestamp_ms if is_near else now_ms))
     elif numbers[DELAY] == 0:
         return None
@@ -102,7 +103,7 @@ def _check_id(name: str, value: bytes | None) -> None:
 
 
 def _number(name: str, value: bytes | None) -> int:
-    if value is None or not value.isdigit() or len(value) > _DIGITS_MAX:
+    if value is None or not value.isdigit() or len(value) > DIGITS_MAX:
         shown = "null" if value is None else repr(value[:40])
         raise InvalidDelivery(f"the header {name} is {shown}; it must be milliseconds as a decimal number")
     return int(value)

@@ -21,7 +21,6 @@ Beside the levels there are two places with topics of their own, where no record
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -74,7 +73,10 @@ class Levels:
                 of it follows.
         """
         level_ms = self._exact_ms if is_exact else self._level_ms
-        place = min(bisect_left(level_ms, delay_ms), len(level_ms) - 1)
+        place = 0
+        last = len(level_ms) - 1
+        while place < last and level_ms[place] < delay_ms:  # compiled, quicker than a call of `bisect_left`
+            place += 1
         return place + len(self._level_ms) if is_exact else place
 
     def is_exact(self, level: int) -> bool:

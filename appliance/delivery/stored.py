@@ -18,8 +18,8 @@ from appliance.delivery.waiting import FIELDS, HEADER, OFFSET, TIMESTAMP, VERSIO
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from appliance.protocol.records.errors import InvalidRecords
-from appliance.protocol.records.record import decode_one, frame_batch
-from appliance.protocol.records.varint import read_varint, read_varlong, write_varint
+from appliance.protocol.records.record import decode_one, frame_batch, record_beginning
+from appliance.protocol.records.varint import read_varint, read_varlong, varint_bytes
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -34,13 +34,109 @@ _ID: Final = ID.encode()
 _CANCEL: Final = CANCEL.encode()
 _TIMESTAMP: Final = TIMESTAMP.encode()
 _OFFSET: Final = OFFSET.encode()
-_REPLACED: Final = frozenset({_AT, _DELAY, _TIMESTAMP, _OFFSET})
 _VERSION: Final = VERSION.encode()
+_ADDED_HEADER: Final = varint_bytes(len(_HEADER)) + _HEADER
+_ADDED_TIMESTAMP: Final = varint_bytes(len(_TIMESTAMP)) + _TIMESTAMP
+_ADDED_OFFSET: Final = varint_bytes(len(_OFFSET)) + _OFFSET
+"""Names of headers that are added, with their lengths."""
 _NAME_MIN: Final = 9
 _NAME_MAX: Final = 18
 """Lengths of the names above: other headers are passed over."""
+_COMMA: Final = 0x2C
+_MINUS: Final = 0x2D
+_ZERO: Final = 0x30
+_NINE: Final = 0x39
+_DIGITS_MAX: Final = 18
 _topic_ids: Final[dict[bytes, UUID]] = {}
 _NO_ORIGIN: Final = Origin()
+
+
+class Fields:
+    """The fields of the last header HEADER that was read (`waiting.py`).
+
+    Of the records of a batch, the beginning and the end of it are the same bytes. They are parsed once, so all these
+    records share the values, too. In between are three numbers, which are read in place.
+    """
+
+    __slots__ = (
+        "_beginning",
+        "_end",
+        "due_ms",
+        "offset",
+        "origin",
+        "partition",
+        "timestamp_ms",
+        "topic_id",
+    )
+
+    def __init__(self) -> None:
+        self._beginning = b""
+        self._end = b""
+        self.topic_id = UUID(int=0)
+        self.partition = 0
+        self.offset = 0
+        self.due_ms = 0
+        self.timestamp_ms = 0
+        self.origin = Origin()
+
+    def read(self, said: bytes) -> bool:
+        """Read the value of a header; return whether it is understood."""
+        at: i64 = len(self._beginning)
+        if at and said[:at] == self._beginning:
+            offset, at = _decimal(said, at)
+            due_ms, at = _decimal(said, at)
+            timestamp_ms, at = _decimal(said, at)
+            if at > 0 and said[at:] == self._end:
+                self.offset, self.due_ms, self.timestamp_ms = offset, due_ms, timestamp_ms
+                return True
+        return self._read_each(said)
+
+    def _read_each(self, said: bytes) -> bool:
+        fields = said.split(b",")
+        if len(fields) != FIELDS or fields[0] != _VERSION:
+            return False
+        try:
+            topic_id = _topic_ids.get(fields[1])
+            if topic_id is None:
+                topic_id = UUID(hex=fields[1].decode("ascii"))
+                if len(_topic_ids) >= TOPICS_MAX:
+                    _topic_ids.clear()
+                _topic_ids[fields[1]] = topic_id
+            partition, offset, due_ms, timestamp_ms = map(int, fields[2:6])
+            origin = Origin(int(fields[6]), int(fields[7]), int(fields[8]))
+        except ValueError:
+            return False
+        self.topic_id = topic_id
+        self.partition, self.offset, self.due_ms, self.timestamp_ms = partition, offset, due_ms, timestamp_ms
+        self.origin = origin
+        self._beginning = b",".join(fields[:3]) + b","
+        self._end = b",".join(fields[6:])
+        return True
+
+
+def _decimal(said: bytes, at: i64) -> tuple[i64, i64]:
+    """Return the number at `at`, and where what is behind its comma begins; 0 there if it is not plain."""
+    size: i64 = len(said)
+    is_negative = 0 < at < size and said[at] == _MINUS
+    if is_negative:
+        at += 1
+    value: i64 = 0
+    digits: i64 = 0
+    while 0 < at < size and digits <= _DIGITS_MAX:
+        digit: i64 = said[at]
+        at += 1
+        if digit == _COMMA:
+            if not digits:
+                break
+            return (-value if is_negative else value), at
+        if digit < _ZERO or digit > _NINE:
+            break
+        value = value * 10 + digit - _ZERO
+        digits += 1
+    return 0, 0
+
+
+_fields: Final = Fields()
 
 
 class Stored:
@@ -74,21 +170,19 @@ class Stored:
         tail_at: int,
         at: int,
         stored_ms: int,
-        fields: list[bytes],
-        topic_id: UUID,
-        origin: Origin,
+        fields: Fields,
     ) -> None:
         self.header = header
         self.raw = raw
         self.tail_at = tail_at
         self.at = at
         self.stored_ms = stored_ms
-        self.topic_id = topic_id
-        self.partition = int(fields[2])
-        self.offset = int(fields[3])
-        self.due_ms = int(fields[4])
-        self.timestamp_ms = int(fields[5])
-        self.origin = origin
+        self.topic_id = fields.topic_id
+        self.partition = fields.partition
+        self.offset = fields.offset
+        self.due_ms = fields.due_ms
+        self.timestamp_ms = fields.timestamp_ms
+        self.origin = fields.origin
         self.delivery_id: bytes | None = None
         self.cancels: bytes | None = None
         self.delay_ms: int | None = None
@@ -104,20 +198,16 @@ class Stored:
 
     def to_deliver(self) -> bytes:
         """Return the tail for the topic: without the headers that say when, and with where it comes from."""
-        kept, count = self._kept(to_deliver=True)
-        out = bytearray(kept[0])
-        write_varint(out, count + 2)
-        out += kept[1]
-        _write_header(out, _TIMESTAMP, b"%d" % self.timestamp_ms)
-        _write_header(out, _OFFSET, b"%d" % self.offset)
-        return bytes(out)
+        parts = self._kept(2, to_deliver=True)
+        timestamp, offset = b"%d" % self.timestamp_ms, b"%d" % self.offset
+        parts += (
+            *(_ADDED_TIMESTAMP, varint_bytes(len(timestamp)), timestamp),
+            *(_ADDED_OFFSET, varint_bytes(len(offset)), offset),
+        )
+        return b"".join(parts)
 
     def to_wait(self, due_ms: int) -> bytes:
         """Return the tail for another level. There it has no origin: it would look like one that was sent again."""
-        kept, count = self._kept(to_deliver=False)
-        out = bytearray(kept[0])
-        write_varint(out, count + 1)
-        out += kept[1]
         fields = b"%b,%b,%d,%d,%d,%d,%d,%d,%d" % (
             _VERSION,
             self.topic_id.hex.encode(),
@@ -127,35 +217,48 @@ class Stored:
             self.timestamp_ms,
             *_NO_ORIGIN,
         )
-        _write_header(out, _HEADER, fields)
-        return bytes(out)
+        parts = self._kept(1, to_deliver=False)
+        parts += (_ADDED_HEADER, varint_bytes(len(fields)), fields)
+        return b"".join(parts)
 
-    def _kept(self, *, to_deliver: bool) -> tuple[tuple[bytes, bytes], int]:
-        """Return ((key and value, headers that stay), number of these headers)."""
+    def _kept(self, added: i64, *, to_deliver: bool) -> list[bytes]:
+        """Return the parts of the tail that stay: key and value, the number of headers, and stretches of headers.
+
+        Args:
+            added: so many headers come behind.
+        """
         raw = self.raw
         at: i64 = self.tail_at
         length, at = read_varint(raw, at)
-        at += max(length, 0)
+        if length > 0:
+            at += length
         length, at = read_varint(raw, at)
-        at += max(length, 0)
-        fields = raw[self.tail_at : at]
+        if length > 0:
+            at += length
+        parts = [raw[self.tail_at : at], b""]
         count, at = read_varint(raw, at)
         left: i64 = count
-        kept = 0
-        headers = bytearray()
+        kept: i64 = count + added
+        start: i64 = at
         while left > 0:
             left -= 1
-            start: i64 = at
-            length, at = read_varint(raw, at)
-            name = raw[at : at + length] if _NAME_MIN <= length <= _NAME_MAX else b""
-            at += length
-            length, at = read_varint(raw, at)
-            at += max(length, 0)
-            if name == _HEADER or (to_deliver and name in _REPLACED):
+            header_at: i64 = at
+            length, name_at = read_varint(raw, at)
+            value_length, at = read_varint(raw, name_at + length)
+            if value_length > 0:
+                at += value_length
+            if length < _NAME_MIN or length > _NAME_MAX:
                 continue
-            headers += raw[start:at]
-            kept += 1
-        return (fields, bytes(headers)), kept
+            name = raw[name_at : name_at + length]
+            if name == _HEADER or (to_deliver and name in (_AT, _DELAY, _TIMESTAMP, _OFFSET)):
+                if start < header_at:
+                    parts.append(raw[start:header_at])
+                start = at
+                kept -= 1
+        if start < at:
+            parts.append(raw[start:at])
+        parts[1] = varint_bytes(kept)
+        return parts
 
 
 def read_stored(
@@ -188,9 +291,7 @@ def read_stored(
     return found, unread
 
 
-def one_stored(  # noqa: PLR0912, PLR0915 - one pass over the bytes of each record
-    raw: bytes, header: b.BatchHeader
-) -> Stored | None:
+def one_stored(raw: bytes, header: b.BatchHeader) -> Stored | None:
     """Return the delayed record with these bytes; None if it is none.
 
     Raises:
@@ -237,21 +338,11 @@ def one_stored(  # noqa: PLR0912, PLR0915 - one pass over the bytes of each reco
         raise InvalidRecords(f"a record's fields end {size - at} bytes away from its declared end")
     if said is None:
         return None
-    fields = said.split(b",")
-    if len(fields) != FIELDS or fields[0] != _VERSION:
+    fields = _fields
+    if not fields.read(said):
         return None
-    try:
-        topic_id = _topic_ids.get(fields[1])
-        if topic_id is None:
-            topic_id = UUID(hex=fields[1].decode("ascii"))
-            if len(_topic_ids) >= TOPICS_MAX:
-                _topic_ids.clear()
-            _topic_ids[fields[1]] = topic_id
-        origin = Origin(int(fields[6]), int(fields[7]), int(fields[8]))
-        stored_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + stamp
-        stored = Stored(header, raw, tail_at, header.base_offset + delta, stored_ms, fields, topic_id, origin)
-    except ValueError:
-        return None
+    stored_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + stamp
+    stored = Stored(header, raw, tail_at, header.base_offset + delta, stored_ms, fields)
     stored.delivery_id = name_of
     stored.cancels = cancels
     if times is None and delay is not None and delay.isdigit():
@@ -270,14 +361,14 @@ def batch_of(
     base_sequence: int,
 ) -> bytes:
     """Return a batch of records with these tails, all of them with the timestamp `now_ms`."""
-    out = bytearray()
+    parts: list[bytes] = []
     for number, tail in enumerate(tails):
-        write_varint(out, len(tail) + 2 + _varint_bytes(number))
-        out += b"\0\0"
-        write_varint(out, number)
-        out += tail
+        beginning = record_beginning(number)
+        parts.append(varint_bytes(len(beginning) + len(tail)))
+        parts.append(beginning)
+        parts.append(tail)
     return frame_batch(
-        bytes(out),
+        b"".join(parts),
         count=len(tails),
         leader_epoch=leader_epoch,
         base_timestamp_ms=now_ms,
@@ -286,20 +377,3 @@ def batch_of(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
-
-
-def _varint_bytes(number: i64) -> i64:
-    """Return how long a number from 0 is as a varint."""
-    size: i64 = 1
-    bits: i64 = number << 1
-    while bits > 0x7F:
-        size += 1
-        bits >>= 7
-    return size
-
-
-def _write_header(out: bytearray, name: bytes, value: bytes) -> None:
-    write_varint(out, len(name))
-    out += name
-    write_varint(out, len(value))
-    out += value

@@ -81,21 +81,26 @@ class Waiting(NamedTuple):
 
     def to_record(self, now_ms: int) -> Record:
         """Return the record for the internal topic, with the time from which it waits there."""
-        record, origin = self.record, self.origin
+        record = self.record
+        added = (HEADER, self.fields())
+        headers = tuple(each for each in record.headers if each[0] != HEADER)
+        return Record(record.value, record.key, (*headers, added), now_ms)
+
+    def fields(self) -> bytes:
+        """Return the value of the header HEADER."""
+        origin = self.origin
         fields = (
             VERSION,
             self.topic_id.hex,
             self.partition,
             self.offset,
             self.due_ms,
-            record.timestamp_ms,
+            self.record.timestamp_ms,
             origin.producer_id,
             origin.producer_epoch,
             origin.base_sequence,
         )
-        added = (HEADER, ",".join(map(str, fields)).encode())
-        headers = tuple(each for each in record.headers if each[0] != HEADER)
-        return Record(record.value, record.key, (*headers, added), now_ms)
+        return ",".join(map(str, fields)).encode()
 
     def to_deliver(self, now_ms: int) -> Record:
         """Return the record for the topic."""

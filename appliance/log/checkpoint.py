@@ -29,12 +29,16 @@ _IS_NONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP})
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replaces `path` by a file of this content, in one step.
 
+    A link under the temporary name is not followed: root writes into directories of the appliance's user (restore) and
+    of node_exporter's (`backup --metrics`).
+
     Raises:
         StorageFault: it could not be written; the old file stands. DiskFull where that was the cause.
     """
     temporary = path.with_name(path.name + ".tmp")
     with storage_faults(path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(temporary, flags, 0o644)
         try:
             rest = memoryview(content)
             while rest:

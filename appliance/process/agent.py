@@ -49,6 +49,7 @@ from appliance.channels.supervision import (
     Failed,
     Heartbeat,
     LogLevels,
+    LogLine,
     MemoryShare,
     Message,
     PeerDown,
@@ -135,6 +136,7 @@ class AgentProcess:
         "cycle",
         "generation",
         "held",
+        "on_log_line",
         "on_memory_share",
         "on_peer_held",
         "on_reloaded",
@@ -175,6 +177,7 @@ class AgentProcess:
         self.on_peer_held: Callable[[Role, int], object] | None = None
         self.on_memory_share: Callable[[MemoryShare], object] | None = None
         self.on_reloaded: Callable[[dict[str, str]], object] | None = None
+        self.on_log_line: Callable[[int, str], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -258,6 +261,8 @@ class AgentProcess:
                     self.on_memory_share(message)
                 case Reloaded() if self.on_reloaded is not None:
                     self.on_reloaded(message.configs)
+                case LogLine() if self.on_log_line is not None:
+                    self.on_log_line(message.position, message.text)
                 case Stop():
                     agent.stop(message.within_ms)
                 case Heartbeat():

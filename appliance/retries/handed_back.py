@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.delivery.arriving import Delayed
 from appliance.delivery.division import DELAYED_MAX, Division, RefusedDelay, Rules, kept_batch, sound
 from appliance.delivery.due import AT, CANCEL, DELAY, Due
 from appliance.delivery.waiting import HANDED_BACK, OVERHEAD_BYTES, Origin, Waiting
@@ -187,8 +188,11 @@ def hand_back(batch: memoryview, rules: Rules, retry: RetryRules, *, now_ms: int
         handed_back.append(handed)
         at = body + length
     return Division(
-        kept_batch(header, [], max_timestamp_ms=b.NO_TIMESTAMP, now_ms=now_ms),
-        [(index, each.due, each.record) for index, each in enumerate(handed_back)],
+        kept_batch(header, [], 0, max_timestamp_ms=b.NO_TIMESTAMP, now_ms=now_ms),
+        [
+            Delayed(index, each.due.at_ms, each.due.wait_ms, each.due.is_cancel, 0, b"")
+            for index, each in enumerate(handed_back)
+        ],
         Origin(header.producer_id, header.producer_epoch, header.base_sequence),
         is_transactional=False,
         redirected=tuple(handed_back),

@@ -7,10 +7,13 @@ import json
 from typing import Any, Final
 
 from appliance.schemas.avro_bounds import check_value
-from appliance.schemas.faults import DEPTH_MAX, SCHEMA_BYTES_MAX, Undecodable
+from appliance.schemas.faults import DEPTH_MAX, REASON_MAX, SCHEMA_BYTES_MAX, Undecodable
+from appliance.schemas.nesting import json_depth
 
 FINGERPRINT_BYTES: Final = 8
 _CRC_64: Final = "CRC-64-AVRO"
+_LIBRARYS_OWN: Final = "__fastavro_parsed"
+"""fastavro takes an object with this member for one that it has checked before."""
 
 
 class AvroSchema:
@@ -29,11 +32,11 @@ class AvroSchema:
 
         if len(text) > SCHEMA_BYTES_MAX:
             raise Undecodable(f"the schema has more than {SCHEMA_BYTES_MAX} bytes")
-        if _depth(text) > 4 * DEPTH_MAX:
+        if json_depth(text) > 4 * DEPTH_MAX:
             raise Undecodable("the schema is too deep")
         self._named: dict[str, Any] = {}
         try:
-            self._schema: Any = fastavro.parse_schema(json.loads(text), self._named)
+            self._schema: Any = fastavro.parse_schema(json.loads(text, object_hook=_checked), self._named)
             self.fingerprint = bytes.fromhex(fingerprint(to_parsing_canonical_form(self._schema), _CRC_64))
         except Exception as error:  # a schema of a stranger makes the library raise anything
             raise Undecodable(f"the schema cannot be read: {_reason(error)}") from None
@@ -54,12 +57,20 @@ class AvroSchema:
         """
         import fastavro
 
-        check_value(data, self._schema, self._named)
         try:
+            check_value(data, self._schema, self._named)
             value = fastavro.schemaless_reader(io.BytesIO(data), self._schema, None)
             return json.dumps(value, ensure_ascii=False, default=_plain)
-        except Exception as error:  # such as a date in the year 100,000
+        except Undecodable:
+            raise
+        except Exception as error:  # such as a date in the year 100,000, or a size that is no number
             raise Undecodable(_reason(error)) from None
+
+
+def _checked(found: dict[str, Any]) -> dict[str, Any]:
+    if _LIBRARYS_OWN in found:
+        raise ValueError(f"a schema has no member {_LIBRARYS_OWN}")
+    return found
 
 
 def _plain(value: object) -> str:
@@ -67,15 +78,4 @@ def _plain(value: object) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        if character in "{[":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "}]":
-            depth -= 1
-    return deepest
+    return f"{type(error).__name__}: {error}"[:REASON_MAX]

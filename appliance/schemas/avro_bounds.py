@@ -1,7 +1,8 @@
 """Walks over a value in Avro's binary encoding without making values of it, to bound what decoding costs.
 
 fastavro's compiled reader has no bounds: an array of 2⁴⁰ nulls takes a few bytes and all memory, and a list of linked
-records ends the process where its stack ends. So this walk comes first.
+records ends the process where its stack ends. JSON repeats the name of a field for each record, so names are counted,
+too. So this walk comes first.
 
 Source: Apache Avro 1.12 specification, Binary Encoding.
 """
@@ -11,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from appliance.schemas.faults import DEPTH_MAX, ITEMS_MAX, Undecodable
+from appliance.schemas.faults import DECIMAL_BYTES_MAX, DEPTH_MAX, ITEMS_MAX, TEXT_MAX, Undecodable
 
 _LONG_BYTES_MAX: Final = 10
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_DECIMAL: Final = "decimal"
 _CONTAINERS: Final = frozenset({"array", "map", "record", "error"})
 
 
@@ -35,12 +37,13 @@ def check_value(data: bytes, schema: Any, named: Mapping[str, Any]) -> None:
 
 
 class _Walk:
-    __slots__ = ("_data", "_items_left", "_named", "at")
+    __slots__ = ("_data", "_items_left", "_named", "_text_left", "at")
 
     def __init__(self, data: bytes, named: Mapping[str, Any]) -> None:
         self._data = data
         self._named = named
         self._items_left = ITEMS_MAX
+        self._text_left = TEXT_MAX
         self.at = 0
 
     def value(self, schema: Any, depth: int) -> None:
@@ -75,18 +78,21 @@ class _Walk:
             self._blocks(schema["values"], depth, is_map=True)
         else:
             for field in schema["fields"]:
+                self._name(field["name"])
                 self.value(field["type"], depth + 1)
 
     def _scalar(self, schema: Any, kind: str) -> None:
         if kind in {"int", "long"}:
             self._long()
         elif kind in {"bytes", "string"}:
-            self._skip(self._long())
+            self._bytes(self._long(), schema)
         elif kind == "fixed":
-            self._skip(schema["size"])
+            self._bytes(schema["size"], schema)
         elif kind == "enum":
-            if not 0 <= self._long() < len(schema["symbols"]):
+            index, symbols = self._long(), schema["symbols"]
+            if not 0 <= index < len(symbols):
                 raise Undecodable(f"a value of {schema['name']} is none of its symbols")
+            self._name(symbols[index])
         else:
             raise Undecodable(f"there is no type {kind}")
 
@@ -101,6 +107,17 @@ class _Walk:
                 if is_map:
                     self._skip(self._long())
                 self.value(items, depth + 1)
+
+    def _bytes(self, count: int, schema: Any) -> None:
+        is_decimal = isinstance(schema, dict) and schema.get("logicalType") == _DECIMAL
+        if is_decimal and count > DECIMAL_BYTES_MAX:
+            raise Undecodable(f"a decimal has more than {DECIMAL_BYTES_MAX} bytes")
+        self._skip(count)
+
+    def _name(self, name: str) -> None:
+        self._text_left -= len(name)
+        if self._text_left < 0:
+            raise Undecodable(f"names of its fields and symbols take more than {TEXT_MAX} characters")
 
     def _skip(self, count: int) -> None:
         if not 0 <= count <= len(self._data) - self.at:

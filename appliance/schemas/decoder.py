@@ -15,7 +15,7 @@ from typing import Final
 from appliance.extras import missing
 from appliance.schemas.avro import FINGERPRINT_BYTES, AvroSchema
 from appliance.schemas.directory import SchemaDirectory
-from appliance.schemas.faults import DATA_BYTES_MAX, NoSchema, Undecodable
+from appliance.schemas.faults import DATA_BYTES_MAX, REASON_MAX, NoSchema, Undecodable
 from appliance.schemas.protobuf import ProtobufSchema
 from appliance.schemas.registry import SchemaRegistry
 from appliance.schemas.wire import fields_as_json
@@ -128,10 +128,10 @@ def _is(schema: Schema, form: str) -> bool:
 def _by(schema: Schema, data: bytes, which: str, *, is_confluent: bool = False) -> Decoded:
     try:
         if isinstance(schema, AvroSchema):
-            return Decoded(AVRO, schema.as_json(data), f"Avro, {which}: {schema.name}")
+            return Decoded(AVRO, schema.as_json(data), f"Avro, {which}: {schema.name}"[:REASON_MAX])
         name = schema.name
         if is_confluent:
             name, data = schema.of_confluent(data)
-        return Decoded(PROTOBUF, schema.as_json(data, name=name), f"Protobuf, {which}: {name}")
+        return Decoded(PROTOBUF, schema.as_json(data, name=name), f"Protobuf, {which}: {name}"[:REASON_MAX])
     except Undecodable as fault:
-        raise Undecodable(f"it does not fit {which}: {fault}") from None
+        raise Undecodable(f"it does not fit {which}: {fault}"[:REASON_MAX]) from None

@@ -21,11 +21,9 @@ from typing import Final
 
 from appliance.schemas.avro import AvroSchema
 from appliance.schemas.faults import DESCRIPTORS_BYTES_MAX, SCHEMA_BYTES_MAX, Undecodable
+from appliance.schemas.kept import KeptSchemas, Schema
 from appliance.schemas.protobuf import ProtobufSchema
 
-Schema = AvroSchema | ProtobufSchema
-
-KEPT_MAX: Final = 500
 SCANNED_MAX: Final = 2_000
 """Files that are looked at for a fingerprint."""
 SCAN_AGAIN_S: Final = 10.0
@@ -38,7 +36,7 @@ class SchemaDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[_Stamp, Schema | Undecodable]] = {}
+        self._kept: KeptSchemas[str, _Stamp] = KeptSchemas()
         self._fingerprints: dict[bytes, str] = {}
         self._scanned_s = -SCAN_AGAIN_S
 
@@ -93,9 +91,7 @@ class SchemaDirectory:
             kept = self._kept.get(name)
             if kept is None or kept[0] != stamp:
                 kept = stamp, self._made(path, status.st_size)
-                if len(self._kept) >= KEPT_MAX:
-                    self._kept.pop(next(iter(self._kept)))
-                self._kept[name] = kept
+                self._kept.put(name, *kept, status.st_size)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

@@ -14,6 +14,13 @@ DEPTH_MAX: Final = 64
 """Values inside of values, and types inside of types."""
 ITEMS_MAX: Final = 100_000
 """Values in one record, with those inside of others."""
+TEXT_MAX: Final = 8 << 20
+"""Characters that names of fields and symbols add to the text of one record. A schema may have a name of a million
+characters, and a record of a few bytes may have that name a thousand times."""
+DECIMAL_BYTES_MAX: Final = 512
+"""Bytes of one decimal. As text, a number takes time with the square of its length: 200 KB take 13 s."""
+REASON_MAX: Final = 300
+"""Characters of a text for a person. Names of a stranger are in it."""
 
 
 class Undecodable(ApplianceError):

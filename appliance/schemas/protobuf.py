@@ -1,7 +1,8 @@
 """Messages of Protobuf by a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it.
 
 protobuf is imported by the first descriptor set. Its parser bounds how deep messages may be (100), and their size is
-bounded by DATA_BYTES_MAX before.
+bounded by DATA_BYTES_MAX before. What it makes is small. The JSON of it may not be, because it repeats names, so values
+and names are counted in between (`protobuf_bounds.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from appliance.schemas.faults import DESCRIPTORS_BYTES_MAX, Undecodable
+from appliance.schemas.faults import DESCRIPTORS_BYTES_MAX, REASON_MAX, Undecodable
+from appliance.schemas.protobuf_bounds import check_message
 
 FILES_MAX: Final = 1_000
 INDEXES_MAX: Final = 32
@@ -62,7 +64,7 @@ class ProtobufSchema:
             raise
         except Exception as error:  # a descriptor of a stranger makes the library raise anything
             raise Undecodable(
-                f"the descriptors cannot be read: {type(error).__name__}: {error}"[:300]
+                f"the descriptors cannot be read: {type(error).__name__}: {error}"[:REASON_MAX]
             ) from None
 
     def _add(self, files: list[Any]) -> None:
@@ -104,6 +106,7 @@ class ProtobufSchema:
         try:
             made = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name or self.name))()
             made.ParseFromString(data)
+            check_message(made, self._pool)
             found: str = json_format.MessageToJson(
                 made,
                 preserving_proto_field_name=True,
@@ -112,8 +115,10 @@ class ProtobufSchema:
                 descriptor_pool=self._pool,
             )
             return found
+        except Undecodable:
+            raise
         except Exception as error:  # DecodeError; an Any of an unknown type
-            raise Undecodable(f"{type(error).__name__}: {error}"[:300]) from None
+            raise Undecodable(f"{type(error).__name__}: {error}"[:REASON_MAX]) from None
 
     def of_confluent(self, data: bytes) -> tuple[str, bytes]:
         """Return the name of the message and its bytes, of what is behind magic and id in Confluent's format.

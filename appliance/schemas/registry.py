@@ -12,19 +12,21 @@ import binascii
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from appliance.schemas.avro import AvroSchema
-from appliance.schemas.faults import DESCRIPTORS_BYTES_MAX, Undecodable
+from appliance.schemas.faults import REASON_MAX, Undecodable
+from appliance.schemas.kept import KeptSchemas, Schema
 from appliance.schemas.protobuf import ProtobufSchema
+from appliance.schemas.timed_http import NoAnswer, get
 
 TIMEOUT_S: Final = 3.0
+"""For all answers about one schema, from the first question to the last byte."""
 ABSENT_S: Final = 30.0
-KEPT_MAX: Final = 1_000
-Schema = AvroSchema | ProtobufSchema
+ANSWER_BYTES_MAX: Final = 4 << 20
+"""A schema with escapes and what stands around it. As values of Python, JSON takes up to 30 times its bytes."""
+_HEADERS: Final = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
 
 
 class SchemaRegistry:
@@ -43,11 +45,8 @@ class SchemaRegistry:
             raise ValueError(f"{url!r}: must be http://HOST:PORT or https://HOST:PORT")
         self._url = url.rstrip("/")
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[float, Schema | Undecodable]] = {}
-        # No redirect leads elsewhere, and no proxy of the environment is used.
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()):
-            self._opener.add_handler(handler)
+        self._kept: KeptSchemas[int, float] = KeptSchemas()
+        self._silent_until_s = -ABSENT_S
 
     def by_id(self, schema_id: int) -> Schema:
         """Return the schema of an id.
@@ -55,57 +54,73 @@ class SchemaRegistry:
         Raises:
             Undecodable: there is none, or the registry does not answer.
         """
-        with self._lock:  # one question at a time, so that a page of records with one id asks once
-            kept = self._kept.get(schema_id)
-            if kept is None or (isinstance(kept[1], Undecodable) and time.monotonic() >= kept[0] + ABSENT_S):
-                kept = time.monotonic(), self._asked(schema_id)
-                if len(self._kept) >= KEPT_MAX:
-                    self._kept.pop(next(iter(self._kept)))
-                self._kept[schema_id] = kept
+        # One question at a time, so that a page of records with one id asks once.
+        if not self._lock.acquire(timeout=TIMEOUT_S):
+            raise Undecodable("the schema registry is slow, and others wait for it")
+        try:
+            kept = self._found(schema_id)
+        finally:
+            self._lock.release()
         if isinstance(kept[1], Undecodable):
             raise Undecodable(str(kept[1]))
         return kept[1]
 
-    def _asked(self, schema_id: int) -> Schema | Undecodable:
-        # A registry that does not answer would make a page of records with many ids wait for each of them.
-        silent = [at for at, found in self._kept.values() if isinstance(found, _Silent)]
-        if silent and time.monotonic() < max(silent) + ABSENT_S:
-            return _Silent("the schema registry does not answer")
+    def _found(self, schema_id: int) -> tuple[float, Schema | Undecodable]:
+        kept, now_s = self._kept.get(schema_id), time.monotonic()
+        if kept is not None and (not isinstance(kept[1], Undecodable) or now_s < kept[0] + ABSENT_S):
+            return kept
+        if now_s < self._silent_until_s:
+            # Otherwise a page of records with many ids would wait for each of them.
+            return now_s, _Silent("the schema registry does not answer")
+        found, size_bytes = self._asked(schema_id)
+        now_s = time.monotonic()
+        if isinstance(found, _Silent):
+            self._silent_until_s = now_s + ABSENT_S
+        else:
+            self._kept.put(schema_id, now_s, found, size_bytes)
+        return now_s, found
+
+    def _asked(self, schema_id: int) -> tuple[Schema | Undecodable, int]:
+        """Return the schema, or why there is none, and the bytes of its text."""
+        until_s = time.monotonic() + TIMEOUT_S
         try:
-            answer = self._get(f"/schemas/ids/{schema_id}")
+            answer = self._get(f"/schemas/ids/{schema_id}", until_s)
             kind = answer.get("schemaType", "AVRO")
             if kind == "AVRO":
                 if answer.get("references"):
                     raise Undecodable("it has references to other schemas, which are not read")
-                return AvroSchema(answer["schema"])
+                return AvroSchema(answer["schema"]), len(answer["schema"])
             if kind == "PROTOBUF":
-                serialized = self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"]
-                return ProtobufSchema(base64.b64decode(serialized, validate=True), is_one_file=True)
+                serialized = self._get(f"/schemas/ids/{schema_id}?format=serialized", until_s)["schema"]
+                data = base64.b64decode(serialized, validate=True)
+                return ProtobufSchema(data, is_one_file=True), len(data)
             raise Undecodable(f"it is of the type {kind}")
         except _Silent as fault:
-            return fault
+            return fault, 0
         except Undecodable as fault:
-            return Undecodable(f"schema {schema_id} of the registry: {fault}")
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            return Undecodable(f"schema {schema_id} of the registry: {type(error).__name__}: {error}")
+            return _unusable(schema_id, str(fault)), 0
+        except (KeyError, TypeError, ValueError, RecursionError, binascii.Error) as error:
+            return _unusable(schema_id, f"{type(error).__name__}: {error}"), 0
 
-    def _get(self, path: str) -> Any:
-        request = urllib.request.Request(
-            self._url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-        )
+    def _get(self, path: str, until_s: float) -> Any:
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as response:
-                status, body = response.status, response.read(DESCRIPTORS_BYTES_MAX + 1)
-        except (OSError, urllib.error.URLError, ValueError) as error:
-            raise _Silent(f"the schema registry does not answer: {error}"[:300]) from None
+            status, body = get(
+                self._url + path, headers=_HEADERS, until_s=until_s, bytes_max=ANSWER_BYTES_MAX + 1
+            )
+        except NoAnswer as error:
+            raise _Silent(f"the schema registry does not answer: {error}"[:REASON_MAX]) from None
         if status == 404:
             raise Undecodable("there is none")
-        if status != 200 or len(body) > DESCRIPTORS_BYTES_MAX:
+        if status != 200 or len(body) > ANSWER_BYTES_MAX:
             raise Undecodable(f"the registry answers with status {status} and {len(body)} bytes")
         found = json.loads(body)
         if not isinstance(found, dict):
             raise Undecodable("the answer is no object")
         return found
+
+
+def _unusable(schema_id: int, why: str) -> Undecodable:
+    return Undecodable(f"schema {schema_id} of the registry: {why}"[:REASON_MAX])
 
 
 class _Silent(Undecodable):

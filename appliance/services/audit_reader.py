@@ -321,6 +321,7 @@ class AuditReader(Rounds[Audited]):
                     self._found[key] = stretch
                     if len(self._found) > FOUND_MAX:
                         del self._found[next(iter(self._found))]
+                yield from self._rest()
             headers, index = stretch.headers, 0
             while index < len(headers) and first < end:
                 if headers[index][H_BASE_OFFSET] >= end:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from appliance.channels.traffic_table import HISTOGRAM_WORDS, bucket_of
+from appliance.channels.traffic_table import BUCKETS_NS, HISTOGRAM_WORDS, bucket_of
 from appliance.clock import NS_PER_MS, Clock
 from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
@@ -101,10 +101,21 @@ class Counts:
         """Records that were due at these times are in their topic now. A clock that was set back makes none early."""
         self.delivered += len(due_ms)
         lateness = self.lateness
+        bucket = count = total_ns = 0
+        above_ns = up_to_ns = -1
         for each in due_ms:
-            late_ns = max(0, now_ms - each) * NS_PER_MS
-            lateness[bucket_of(late_ns)] += 1
-            lateness[0] += late_ns
+            late_ns = now_ms - each
+            late_ns = late_ns * NS_PER_MS if late_ns > 0 else 0
+            total_ns += late_ns
+            if above_ns < late_ns <= up_to_ns:  # as the one before
+                count += 1
+                continue
+            lateness[bucket] += count
+            bucket, count = bucket_of(late_ns), 1
+            above_ns = BUCKETS_NS[bucket - 2] if bucket > 1 else -1
+            up_to_ns = BUCKETS_NS[bucket - 1] if bucket <= len(BUCKETS_NS) else late_ns
+        lateness[bucket] += count
+        lateness[0] += total_ns
 
     def take_lateness(self, cells: memoryview) -> None:
         """Add the histogram to shared memory, and begin again with zeros.

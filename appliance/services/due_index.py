@@ -96,7 +96,8 @@ class Topics(NamedTuple):
 class Run:
     """Entries of the records with offsets from `first` to before `end`, sorted.
 
-    `newest_ms`: when the last of them was stored.
+    `newest_ms`: when the last of them was read, in ms of the monotonic clock. If the host was started anew since, this
+    is as long ago as it seems, or longer.
     """
 
     __slots__ = ("batches", "dues", "end", "first", "ids", "newest_ms", "offsets", "path", "topics")
@@ -187,13 +188,14 @@ class DueIndex:
 
     # Loading
 
-    def load(self, position: int, end: int) -> Iterator[Batches]:
+    def load(self, position: int, end: int, *, uptime_ms: int) -> Iterator[Batches]:
         """Take the run files that follow one another and end at `end` at most; remove others.
 
-        Yield the batches of those whose records were stored in the last REMEMBERED_MS, as of the last record.
+        Yield the batches of those whose records were read in the last REMEMBERED_MS, as of the last record.
 
         Args:
             position: the files must cover the records from there on; otherwise none is taken.
+            uptime_ms: of the monotonic clock. A file with a later time is of a time before the host was started.
         """
         self._runs, self._memory = [], []
         self.first = self.read_to = 0
@@ -212,9 +214,11 @@ class DueIndex:
             self._runs = found
             self.first, self.read_to = found[0].first, found[-1].end
             # One run file after the other: there can be as many batches as records.
+            last_ms = found[-1].newest_ms
             for run in found:
-                if run.newest_ms >= found[-1].newest_ms - REMEMBERED_MS:
+                if run.newest_ms >= last_ms - REMEMBERED_MS:
                     yield _batches_in(run)
+                run.newest_ms = min(run.newest_ms, uptime_ms)
         else:
             for run in found:
                 assert run.path is not None
@@ -411,7 +415,7 @@ class DueIndex:
     # Forgetting
 
     def forget(self, frontier: Key, *, before_ms: int) -> None:
-        """Remove the oldest run files of which nothing waits, and whose records were stored before `before_ms`."""
+        """Remove the oldest run files of which nothing waits, and whose records were read before `before_ms`."""
         while self._runs:
             first = self._runs[0]
             if first.after(frontier) < len(first) or first.newest_ms >= before_ms:

@@ -98,6 +98,7 @@ class ExactLane(Lane):
         index: DueIndex,
         frontier: Frontier,
         wanted: Collection[int] = (),
+        uptime_ms: int,
     ) -> None:
         super().__init__(level, delay_ms, position=position, wanted=wanted)
         self.index = index
@@ -116,7 +117,7 @@ class ExactLane(Lane):
         self._has_news = False
         self._record_bytes = ENTRY_BYTES
         self._load_max = LOAD_RECORDS
-        for batches in index.load(position, frontier.read_to):
+        for batches in index.load(position, frontier.read_to, uptime_ms=uptime_ms):
             self._remember(batches)
         self.read_to = index.read_to
         self._batches: Batches = {}
@@ -179,7 +180,8 @@ class ExactLane(Lane):
                 del self.corrections[-1]
             self.corrections.append((offset, self._correction_ms))
 
-    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int, uptime_ms: int) -> None:
+        self._uptime_ms = uptime_ms
         dues: list[int] = []
         offsets: list[int] = []
         ids: list[tuple[int, int, int]] = []
@@ -212,9 +214,8 @@ class ExactLane(Lane):
                 self._put(key, stored)
         self._know_last()
         if next_offset > self.read_to:
-            newest_ms = records[-1].stored_ms if records else 0
             self.index.add(
-                next_offset, dues, offsets, ids, topics=topics, newest_ms=newest_ms, batches=batches
+                next_offset, dues, offsets, ids, topics=topics, newest_ms=uptime_ms, batches=batches
             )
             self.read_to = next_offset
             self._evict()
@@ -456,10 +457,10 @@ class ExactLane(Lane):
         read_to = self._late[0] if self._late else self.read_to
         return Frontier(read_to, *self.frontier, tuple(self.corrections))
 
-    def written(self, frontier: Frontier, *, now_ms: int) -> None:
+    def written(self, frontier: Frontier, *, uptime_ms: int) -> None:
         """A state record with this frontier is committed."""
         self._committed = frontier.due_ms, frontier.offset
-        self.index.forget(self._committed, before_ms=now_ms - REMEMBERED_MS)
+        self.index.forget(self._committed, before_ms=uptime_ms - REMEMBERED_MS)
 
     @property
     def wants_write(self) -> bool:
@@ -474,9 +475,9 @@ class ExactLane(Lane):
         if self.index.wants_tail:
             self.index.write_tail(self._committed)
 
-    def may_forget(self, now_ms: int) -> int:
+    def may_forget(self, uptime_ms: int) -> int:
         self.position = max(self.position, self.index.oldest(self.frontier, precisely=True))
-        return super().may_forget(now_ms)
+        return super().may_forget(uptime_ms)
 
     def check(self) -> None:
         """Raise AssertionError if what is kept contradicts itself."""

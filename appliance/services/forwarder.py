@@ -164,7 +164,13 @@ class Forwarder:
             changed=self._state_log.changed,
         )
         self._reader = LaneReader(
-            partition, topics, logs, look_at_clock=self._look_at_clock, complain=complain, pause=self._pause
+            partition,
+            topics,
+            logs,
+            clock=clock,
+            look_at_clock=self._look_at_clock,
+            complain=complain,
+            pause=self._pause,
         )
         self._order = DueOrder(self._reader, clock)
         self._steps = ClockSteps(clock, since_ms=0)
@@ -284,7 +290,11 @@ class Forwarder:
             index=DueIndex(self._topics.index_directory, self._topics.index_name(level, self._partition)),
             frontier=progress.exact.get(level, Frontier()),
             wanted=wanted,
+            uptime_ms=self._uptime_ms(),
         )
+
+    def _uptime_ms(self) -> int:
+        return self._clock.monotonic_ns() // NS_PER_MS
 
     def _look_at_clock(self) -> int:
         """Tell the exact lanes by how much the clock was set back; return what it shows."""
@@ -367,9 +377,8 @@ class Forwarder:
 
         def written() -> None:
             self._deliveries.written()
-            now_ms = self._clock.now_ms()
             for lane in self._exact:
-                lane.written(exact[lane.level], now_ms=now_ms)
+                lane.written(exact[lane.level], uptime_ms=self._uptime_ms())
 
         self._state_log.write(
             positions, self._deliveries.names(), written, exact=exact, now_ms=self._steps.wall_ms
@@ -542,14 +551,13 @@ class Forwarder:
         if self._trims_under_way or now_ns < self._trim_ns:
             return
         self._trim_ns = now_ns + TRIM_MS * NS_PER_MS
-        now_ms = self._clock.now_ms()
         progress = self._state_log.progress
         needed = dict(progress.positions)
         for delivery in progress.open:
             for level, offset in delivery.records:
                 needed[level] = min(needed.get(level, offset), offset)
         for lane in self.lanes:
-            offset = min(lane.may_forget(now_ms), needed.get(lane.level, 0))
+            offset = min(lane.may_forget(now_ns // NS_PER_MS), needed.get(lane.level, 0))
             place = self._topics.wait_place(lane.level, self._partition)
             if place is not None and offset > self._trimmed.get(lane.level, 0):
                 self._trim_log(lane.level, place, offset)

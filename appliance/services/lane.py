@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.delivery.stored import Stored
 from appliance.delivery.waiting import HANDED_BACK, Waiting
@@ -24,21 +24,25 @@ BUFFER_BYTES: Final = 1 << 20
 ENTRY_BYTES: Final = 600
 """What an entry takes beside the bytes of its record, about."""
 REMEMBERED_MS: Final = 15 * 60_000
-"""For so long after it was stored a record of a producer with sequence numbers is kept.
+"""For so long after this process has read it, a record of a producer with sequence numbers is kept.
 
-It serves to recognize its batch when that is sent again.
+It serves to recognize its batch when that is sent again. The time is that of a clock that is never set: a step of hours
+must not make a batch old. After a death, all records that are still there are kept for as long again.
 """
 _MARK_MS: Final = 10_000
 _NO_RECORD: Final = Record(None)
 
 
-class Entry(NamedTuple):
+class Entry:
     """A record that waits: its offset in this log, and when it is due here, in ms since the epoch."""
 
-    offset: int
-    due_ms: int
-    stored: Stored
-    size_bytes: int
+    __slots__ = ("due_ms", "offset", "size_bytes", "stored")
+
+    def __init__(self, offset: int, due_ms: int, stored: Stored, size_bytes: int) -> None:
+        self.offset = offset
+        self.due_ms = due_ms
+        self.stored = stored
+        self.size_bytes = size_bytes
 
 
 class Lane:
@@ -53,6 +57,7 @@ class Lane:
         "_last_new",
         "_marks",
         "_seen",
+        "_uptime_ms",
         "buffer",
         "buffered_bytes",
         "delay_ms",
@@ -79,6 +84,7 @@ class Lane:
         self._seen = SentAgain()
         self._last_new: Stored | None = None
         self._marks: deque[tuple[int, int]] = deque()
+        self._uptime_ms = 0
 
     @property
     def has_caught_up(self) -> bool:
@@ -99,8 +105,12 @@ class Lane:
         """The log has lost its records from `offset` on, and the position is behind it: what comes there is new."""
         self.position = offset
 
-    def take(self, records: list[Stored], *, next_offset: int, now_ms: int) -> None:
-        """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known."""
+    def take(self, records: list[Stored], *, next_offset: int, now_ms: int, uptime_ms: int) -> None:
+        """Take the records of one batch; `next_offset` is the one behind it. Those below `read_to` are known.
+
+        `uptime_ms` is the time of a clock that is never set, as of each `uptime_ms` here.
+        """
+        self._uptime_ms = uptime_ms
         for stored in records:
             if stored.at >= self.read_to:
                 self._take_one(stored, now_ms)
@@ -114,13 +124,13 @@ class Lane:
         if origin.producer_id < 0:
             return False
         # Only what has a producer id can be recognized when it is sent again.
-        if not self._marks or stored.stored_ms >= self._marks[-1][1] + _MARK_MS:
-            self._marks.append((stored.at, stored.stored_ms))
+        if not self._marks or self._uptime_ms >= self._marks[-1][1] + _MARK_MS:
+            self._marks.append((stored.at, self._uptime_ms))
         last = self._last_new
         if last is not None:
             if (
                 stored.offset > last.offset
-                and origin == last.origin
+                and (origin is last.origin or origin == last.origin)
                 and stored.partition == last.partition
                 and stored.topic_id is last.topic_id
             ):
@@ -166,7 +176,8 @@ class Lane:
             return None
         latest_ms = now_ms + self.delay_ms
         if self.buffer[0].due_ms > latest_ms:
-            self.buffer = deque(each._replace(due_ms=min(each.due_ms, latest_ms)) for each in self.buffer)
+            for each in self.buffer:
+                each.due_ms = min(each.due_ms, latest_ms)
         return self.buffer[0].due_ms
 
     @property
@@ -195,15 +206,12 @@ class Lane:
         if not self.buffer:
             self.position = max(self.position, self.read_to)
 
-    def may_forget(self, now_ms: int) -> int:
+    def may_forget(self, uptime_ms: int) -> int:
         """Return the offset below which no record is needed any more."""
         marks = self._marks
-        if marks and marks[-1][1] > now_ms:
-            # The clock was set back. Otherwise nothing could be forgotten until it has come to the later time again.
-            marks = self._marks = deque((offset, min(at_ms, now_ms)) for offset, at_ms in marks)
-        while len(marks) > 1 and marks[1][1] < now_ms - REMEMBERED_MS:
+        old = uptime_ms - REMEMBERED_MS
+        while len(marks) > 1 and marks[1][1] < old:
             marks.popleft()
-        old = now_ms - REMEMBERED_MS
         if not marks:
             return self.position
         remembered = marks[0][0] if marks[0][1] >= old or len(marks) > 1 else self.read_to

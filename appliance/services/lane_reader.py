@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from appliance.clock import NS_PER_MS, Clock
 from appliance.delivery.levels import TRANSACTIONS
 from appliance.partition_access.access import PartitionAccess, Read
 from appliance.partition_access.places import LogPlace
@@ -22,6 +23,8 @@ from appliance.services.lane import BUFFER_BYTES, Lane
 
 EXACT_BYTES: Final = 128 << 10
 """Of a read of an exact level: each takes the process for some milliseconds, in which it delivers nothing."""
+LEVEL_BYTES: Final = BUFFER_BYTES // 4
+"""Of a read of a level: about what has room in its buffer, where each record takes ENTRY_BYTES more."""
 SPARSE_BYTES: Final = 8 << 10
 LOADS_MAX: Final = 16
 _SPAN: Final = 500
@@ -37,6 +40,7 @@ class LaneReader:
     """
 
     __slots__ = (
+        "_clock",
         "_complain",
         "_ends",
         "_is_reading",
@@ -57,6 +61,7 @@ class LaneReader:
         topics: DelayTopics,
         logs: PartitionAccess,
         *,
+        clock: Clock,
         look_at_clock: Callable[[], int],
         complain: Callable[[str], object],
         pause: Callable[[], None],
@@ -64,6 +69,7 @@ class LaneReader:
         self._partition = partition
         self._topics = topics
         self._logs = logs
+        self._clock = clock
         self._look_at_clock = look_at_clock
         self._complain = complain
         self._pause = pause
@@ -152,7 +158,11 @@ class LaneReader:
         def take(read: Read) -> None:
             self._take(lane, read)
 
-        bytes_max = EXACT_BYTES if isinstance(lane, ExactLane) else BUFFER_BYTES
+        bytes_max = BUFFER_BYTES
+        if isinstance(lane, ExactLane):
+            bytes_max = EXACT_BYTES
+        elif lane.has_caught_up:
+            bytes_max = LEVEL_BYTES
         if not self.read(
             lane.level, place, lane.read_to, take, bytes_max=bytes_max, is_committed=is_committed
         ):
@@ -183,12 +193,13 @@ class LaneReader:
         if not lane.has_caught_up and not isinstance(lane, ExactLane):
             self._end_lane(lane, read)
         now_ms = self._look_at_clock()  # a lane must know of a step before it takes what was stored since
+        uptime_ms = self._clock.monotonic_ns() // NS_PER_MS
         for batch in stored_of(read):
             if batch.next_offset > read.end or not self._may_take(lane):
                 break
             if batch.next_offset > lane.read_to:
                 lane.unread += batch.unread
-            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms)
+            lane.take(batch.records, next_offset=batch.next_offset, now_ms=now_ms, uptime_ms=uptime_ms)
         if not read.chunks and not lane.has_caught_up:
             self._pause()
 

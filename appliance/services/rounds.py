@@ -180,6 +180,8 @@ class Rounds(Generic[F]):
             if place is not None and self._logs.serves(place):
                 limits[key] = self._logs.high_watermark(place)
         self._limits = limits
+        for key in [each for each in self._attributions if each not in self._topics.followed]:
+            del self._attributions[key]  # otherwise deleted topics would take the room of new ones
         self.limited_ms = self._clock.now_ms()
 
     def _round(self) -> Generator[Step, Any, bool | None]:
@@ -210,6 +212,11 @@ class Rounds(Generic[F]):
                 self._way.caught_up()
         return is_behind
 
+    def _rest(self) -> Generator[Step, Any, None]:
+        """Leave the processors to others after a read, if they want them."""
+        if self._way is not None and (rest_ms := self._way.rest_ms()):
+            yield Pause(rest_ms)
+
     def _position(self, key: PartitionKey) -> PartitionPosition | None:
         return self._state.positions.partitions.get(key)
 
@@ -236,6 +243,7 @@ class Rounds(Generic[F]):
                 self._named_to = batch.end
                 for record in batch.records:
                     self._name_by(record.value)
+            yield from self._rest()
 
     def _name_by(self, value: bytes | None) -> None:
         observation = decode(value)
@@ -309,8 +317,7 @@ class Rounds(Generic[F]):
                 return True
             if readable is not stretch:
                 return False
-            if self._way is not None and (rest_ms := self._way.rest_ms()):
-                yield Pause(rest_ms)
+            yield from self._rest()
         attribution = self._attributions.get(key)
         if attribution is not None:
             attribution.forget_below(position.next)
@@ -350,6 +357,7 @@ class Rounds(Generic[F]):
                 self._state.positions.commits[partition] = commits.resume_at
                 if self._is_full:
                     return True
+            yield from self._rest()
         return False
 
     def _find_commit(self, commit: Commit) -> Generator[Step, Any, None]:
@@ -394,4 +402,5 @@ class Rounds(Generic[F]):
                 self._changed.observed = self._state.positions.observed = observed
                 if self._is_full:
                     return True
+            yield from self._rest()
         return False

@@ -20,10 +20,14 @@ import msgspec
 
 from appliance.protocol import retry_names as names
 from appliance.retries.history import Headers, History, history_of, without_history
+from appliance.views.offset_ranges import OffsetRanges
 from appliance.views.topic_access import NotShown, Place, TopicReader, TopicWriter
 
 BATCH: Final = 500
 MARKER_RANGES_MAX: Final = 10_000
+MARKER_BYTES_MAX: Final = 1 << 20
+"""A marker of MARKER_RANGES_MAX ranges has 420 KB at most. Larger ones are of a stranger, and name nothing."""
+_DIGITS_MAX: Final = 18
 _VERSION: Final = 1
 
 
@@ -61,7 +65,7 @@ class DeadLetter:
     def attempts(self) -> int | None:
         """How often the group has failed with it; None if nobody has counted."""
         said = next((value for name, value in self.headers if name == names.DEAD_COUNT), None)
-        return int(said) if said is not None and said.isdigit() else None
+        return int(said) if said is not None and said.isdigit() and len(said) <= _DIGITS_MAX else None
 
     @property
     def source(self) -> str | None:
@@ -74,7 +78,7 @@ class DeadLetter:
         history = self.history
         return {
             "id": self.identity,
-            "died": datetime.fromtimestamp(self.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "died": _time(self.timestamp_ms),
             "record": self.source,
             "attempts": self.attempts,
             "replays": history.replays,
@@ -158,7 +162,7 @@ class DeadLetterLog:
         places = [(topic, partition) for partition in range(count)]
         starts, ends = reader.starts(places), reader.ends(places, read_committed=True)
         self._spans = {place[1]: (starts[place], end) for place, end in ends.items() if place in starts}
-        self._removed: dict[int, set[int]] | None = None
+        self._removed: dict[int, OffsetRanges] | None = None
 
     def __iter__(self) -> Iterator[DeadLetter]:
         """Yield the dead letters that were not moved out, by partition and offset. Reads the topic twice."""
@@ -167,16 +171,17 @@ class DeadLetterLog:
             if not found.is_marker and found.offset not in removed.get(found.partition, ()):
                 yield found
 
-    def _read_removed(self) -> dict[int, set[int]]:
+    def _read_removed(self) -> dict[int, OffsetRanges]:
         if self._removed is None:
-            removed: dict[int, set[int]] = {}
+            removed: dict[int, OffsetRanges] = {}
             for found in self._letters():
                 if not found.is_marker:
                     continue
                 start, end = self._spans[found.partition]
                 for low, high in _ranges_of(found.value):
-                    offsets = range(max(low, start), min(high + 1, end))
-                    removed.setdefault(found.partition, set()).update(offsets)
+                    removed.setdefault(found.partition, OffsetRanges()).add(
+                        max(low, start), min(high + 1, end)
+                    )
             self._removed = removed
         return self._removed
 
@@ -211,7 +216,8 @@ class DeadLetterLog:
         self._writer.finish()
         removed = self._read_removed()
         for partition, each in offsets.items():
-            removed.setdefault(partition, set()).update(each)
+            for low, high in _ranges(sorted(each)):
+                removed.setdefault(partition, OffsetRanges()).add(low, high + 1)
 
     def trim(self) -> None:
         """Delete what lies before the first dead letter that is left in each partition."""
@@ -284,8 +290,17 @@ class Replay:
         self._pending.clear()
 
 
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)  # of a client that lies
+
+
 def _ranges_of(value: bytes | None) -> list[tuple[int, int]]:
     """Return what a marker names; nothing of one that cannot be read."""
+    if value is not None and len(value) > MARKER_BYTES_MAX:
+        return []
     try:
         marker = _decoder.decode(value or b"")
     except (msgspec.DecodeError, msgspec.ValidationError):

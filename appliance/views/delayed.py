@@ -68,10 +68,14 @@ class WaitingView:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What is delivered, or in an open delivery: below `positions`, and of exact levels up to `frontiers`, too."""
+    """What is delivered, or in an open delivery: below `positions`, and of exact levels up to `frontiers`, too.
+
+    `written_ms`: partition of the internal topics → when its state record was written.
+    """
 
     positions: dict[Place, int] = field(default_factory=dict)
     frontiers: dict[Place, Frontier] = field(default_factory=dict)
+    written_ms: dict[int, int] = field(default_factory=dict)
 
     def has(self, view: WaitingView) -> bool:
         """Return whether a record is delivered from where it was found."""
@@ -85,6 +89,8 @@ class Delivered:
         return frontier.has_delivered(view.at, due_ms)
 
 
+Identity = tuple[UUID, int, int, Origin]
+"""By which a delayed record is recognized on another level."""
 Cancelled = dict[tuple[UUID, int, bytes], int]
 """(topic id, partition, id of records) → the offset in the topic below which they are cancelled."""
 
@@ -137,7 +143,7 @@ class DelayedView:
         places = self.wait_places(numbers)
         starts = self.wait_starts(places, delivered)
         ends = self._reader.ends(places, read_committed=True)
-        for view in self.views(self._reader.records(starts, ends), delivered, wanted):
+        for view in self.views(self._reader.records(starts, ends), delivered, wanted, seen=set()):
             if not is_cancelled(view.waiting, cancelled):
                 yield view
 
@@ -161,10 +167,14 @@ class DelayedView:
         return {place: max(start, delivered.positions.get(place, 0)) for place, start in starts.items()}
 
     def views(
-        self, records: Iterable[PlacedRecord], delivered: Delivered, wanted: set[UUID]
+        self,
+        records: Iterable[PlacedRecord],
+        delivered: Delivered,
+        wanted: set[UUID],
+        *,
+        seen: set[Identity],
     ) -> Iterator[WaitingView]:
-        """Yield what waits of these records, cancelled or not, each once."""
-        seen: set[tuple[UUID, int, int, Origin]] = set()
+        """Yield what waits of these records, cancelled or not, each once, and not what was `seen` before."""
         for found in records:
             try:
                 waiting = waiting_of(found.record)
@@ -256,6 +266,7 @@ class DelayedView:
                 progress = decode(found.record.value or b"")
             except UnreadableProgress as fault:
                 raise NotShown(f"{DELAYED_STATE}-{found.partition}: {fault}") from None
+            delivered.written_ms[found.partition] = found.record.timestamp_ms
             for level, offset in progress.positions.items():
                 delivered.positions[f"{DELAYED_PREFIX}{level}", found.partition] = offset
             for level, frontier in progress.exact.items():

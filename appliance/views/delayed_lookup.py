@@ -4,15 +4,15 @@
     behind the files, and on other levels ─→ everything is read  ─↗
 
 The index only says where to look. What is shown was read with the rights of the reader, and waited by the state record
-that was read last. So a file that is old shows nothing wrong. If a record has moved from one level to the next
-meanwhile, everything is looked up again.
+that was read last. So a file that is old shows nothing wrong. A record that
+goes from one level to the next meanwhile is shown once, where it was found.
 
 `index` is handed in, because a view reads no file. Where it knows nothing, everything is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -23,13 +23,20 @@ from appliance.cluster import DELAYED_PREFIX, DELAYED_STATE
 from appliance.delivery.levels import EXACT
 from appliance.delivery.waiting import delay_partition
 from appliance.services.due_keys import NOTHING, Key, fingerprint_of
-from appliance.views.delayed import Cancelled, DelayedView, Delivered, Soonest, WaitingView, is_cancelled
+from appliance.views.delayed import (
+    Cancelled,
+    DelayedView,
+    Delivered,
+    Identity,
+    Soonest,
+    WaitingView,
+    is_cancelled,
+)
 from appliance.views.topic_access import Place, PlacedRecord, TopicReader
 
 if TYPE_CHECKING:
     from appliance.services.due_files import DueFiles
 
-TRIES: Final = 3
 CHUNK_MIN: Final = 20
 CHUNK_MAX: Final = 500
 READ_MAX: Final = 2_000
@@ -73,7 +80,7 @@ class _Sources:
     files: dict[Place, DueFiles] = field(default_factory=dict)
     starts: dict[Place, int] = field(default_factory=dict)
     ends: dict[Place, int] = field(default_factory=dict)
-    unindexed: int = 0
+    seen: set[Identity] = field(default_factory=set)
 
     def frontier(self, place: Place) -> Key:
         """Return the entry up to which all is delivered."""
@@ -104,20 +111,15 @@ class DelayedLookup:
         Raises:
             NotShown: there is no such topic, or the internal topics cannot be read.
         """
-        found: list[WaitingView] = []
-        for _ in range(TRIES):
-            sources = self._sources(topic)
-            if sources is None:
-                return []
-            offsets = {
-                place: files.find(self._fingerprints(topic, place[1], name), sources.frontier(place))
-                for place, files in sources.files.items()
-            }
-            found = [view for view in self._read(sources, offsets) if view.waiting.delivery_id == name]
-            found, has_moved = self._waits_still(topic, found, sources.wanted)
-            if not has_moved:
-                break
-        return sorted(found, key=lambda each: each.waiting.due_ms)
+        sources = self._sources(topic)
+        if sources is None:
+            return []
+        offsets = {
+            place: files.find(self._fingerprints(topic, place[1], name), sources.frontier(place))
+            for place, files in sources.files.items()
+        }
+        found = [view for view in self._read(sources, offsets) if view.waiting.delivery_id == name]
+        return sorted(self._waits_still(topic, found), key=lambda each: each.waiting.due_ms)
 
     def soonest(self, topic: str | None, limit: int) -> Listing:
         """Return the records that are due first, of a topic or of all, and how many wait.
@@ -126,21 +128,16 @@ class DelayedLookup:
             NotShown: as of `with_id`.
         """
         self.has_read_all = False
-        listing = Listing([], 0)
-        for _ in range(TRIES):
-            sources = self._sources(topic)
-            if sources is None:
-                return Listing([], 0)
-            cancelled = self._view.cancelled(topic)
-            first = self._first(sources, limit, cancelled)
-            if first is None:
-                return self._all(topic, limit)
-            known, is_exact = self._known(sources, cancelled)
-            found, has_moved = self._waits_still(topic, first.first(), sources.wanted)
-            listing = Listing(found, max(first.count + known, len(found)), is_exact)
-            if not has_moved:
-                break
-        return listing
+        sources = self._sources(topic)
+        if sources is None:
+            return Listing([], 0)
+        cancelled = self._view.cancelled(topic)
+        first = self._first(sources, limit, cancelled)
+        if first is None:
+            return self._all(topic, limit)
+        known, is_exact = self._known(sources, cancelled)
+        found = self._waits_still(topic, first.first())
+        return Listing(found, max(first.count + known, len(found)), is_exact)
 
     def _all(self, topic: str | None, limit: int) -> Listing:
         self.has_read_all = True
@@ -196,24 +193,23 @@ class DelayedLookup:
             yield from self._reader.records_at({place: some for place, some in offsets.items() if some})
             yield from self._reader.records(sources.starts, sources.ends)
 
-        return self._view.views(records(), sources.delivered, sources.wanted)
+        return self._view.views(records(), sources.delivered, sources.wanted, seen=sources.seen)
 
-    def _waits_still(
-        self, topic: str | None, found: list[WaitingView], wanted: Collection[UUID]
-    ) -> tuple[list[WaitingView], bool]:
-        """Return what still waits, and whether a record has left its level without being due."""
+    def _waits_still(self, topic: str | None, found: list[WaitingView]) -> list[WaitingView]:
+        """Return what was neither delivered nor cancelled meanwhile. What has gone to another level waits there."""
         if not found:
-            return [], False
-        delivered = self._view.delivered({each.number for each in found})
-        cancelled = self._view.cancelled(topic)
-        left = [each for each in found if delivered.has(each)]
-        frontiers = delivered.frontiers
-        has_moved = any(
-            each.waiting.due_ms > frontiers[each.place].due_ms for each in left if each.place in frontiers
+            return []
+        delivered, cancelled = (
+            self._view.delivered({each.number for each in found}),
+            self._view.cancelled(topic),
         )
+        written_ms = delivered.written_ms
         return [
-            each for each in found if not delivered.has(each) and not is_cancelled(each.waiting, cancelled)
-        ], has_moved
+            each
+            for each in found
+            if not (delivered.has(each) and each.waiting.due_ms <= written_ms.get(each.number, 0))
+            and not is_cancelled(each.waiting, cancelled)
+        ]
 
     def _first(self, sources: _Sources, limit: int, cancelled: Cancelled) -> Soonest | None:
         """Return the records that are due first, and the number of those that no file has; None if that takes too long.
@@ -239,7 +235,7 @@ class DelayedLookup:
             for _, place, offset in some:
                 offsets.setdefault(place, []).append(offset)
             records = self._reader.records_at({place: sorted(each) for place, each in offsets.items()})
-            for view in self._view.views(records, sources.delivered, sources.wanted):
+            for view in self._view.views(records, sources.delivered, sources.wanted, seen=sources.seen):
                 if not is_cancelled(view.waiting, cancelled):
                     soonest.add(view)
         soonest.count = count
@@ -264,7 +260,7 @@ class DelayedLookup:
         if sum(map(len, offsets.values())) > CANCELLED_MAX:
             return count, False
         records = self._reader.records_at({place: some for place, some in offsets.items() if some})
-        views = self._view.views(records, sources.delivered, sources.wanted)
+        views = self._view.views(records, sources.delivered, sources.wanted, seen=set())
         return count - sum(is_cancelled(view.waiting, cancelled) for view in views), True
 
 

@@ -17,6 +17,8 @@ REPORTS: Final = "trace-reports"
 """Where the native client reports what it has processed. Any producer may write there: only these steps count."""
 EVENTS_MAX: Final = 10_000
 """Steps that are shown of one trace."""
+TRACES_MAX: Final = 1_000
+"""Traces of one record. Any producer may report that it has processed a record, under any trace id."""
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 _PLACE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})-(\d{1,19})")
 
@@ -52,7 +54,7 @@ def wanted_of(text: str) -> Wanted:
 
 
 def traces_of(reader: TopicReader, wanted: Wanted, *, from_ms: int | None) -> list[list[Event]]:
-    """Return the steps of each trace of a record, in order, at most EVENTS_MAX of each.
+    """Return the steps of each trace of a record, in order, at most EVENTS_MAX of each and TRACES_MAX traces.
 
     Raises:
         NotShown: nothing is traced, or this record is not.
@@ -60,7 +62,10 @@ def traces_of(reader: TopicReader, wanted: Wanted, *, from_ms: int | None) -> li
     ids = {wanted.trace}
     if wanted.place is not None:
         # Steps of one trace may name other records too, so the topics are read twice instead of kept in memory.
-        ids = {event.trace for event in _events(reader, from_ms) if wanted.is_in(event)}
+        ids = set()
+        for event in _events(reader, from_ms):
+            if len(ids) < TRACES_MAX and wanted.is_in(event):
+                ids.add(event.trace)
     by_trace: dict[str, list[Event]] = {}
     for event in _events(reader, from_ms) if ids else ():
         if event.trace in ids:

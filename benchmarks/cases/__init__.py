@@ -2,6 +2,7 @@
 
 from benchmarks.cases import (
     access,
+    backup,
     delayed,
     fairness,
     footprint,
@@ -31,6 +32,7 @@ CASES: dict[str, Case] = {
         *transactions.CASES,
         *delayed.CASES,
         *observed.CASES,
+        *backup.CASES,
         *replicas.CASES,
         *throughput.CASES,
         *scaling.CASES,

@@ -18,12 +18,13 @@ import statistics
 import struct
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
 from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.roles import Role, RoleKind
+from appliance.channels.roles import Role, RoleKind, services_roles
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Wiring
 from appliance.clock import SystemClock
@@ -46,13 +47,26 @@ TOPIC = "bench"
 
 
 class Bench:
-    """Both processes' loops in this one, wired as the supervisor would."""
+    """Both processes' loops in this one, wired as the supervisor would.
 
-    def __init__(self, data_dir: Path) -> None:
-        settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
+    Args:
+        topics: the settings of each topic. Those with names that begin with `__` are internal.
+        options: settings of the broker.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        topics: Mapping[str, Mapping[str, str]] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        wanted = topics or {TOPIC: {}}
+        settings = load_settings(
+            None, {"data.dir": str(data_dir), "network.processes": "1", **(options or {})}
+        )
         memory = directory_candidate()
         create_directory(memory)
-        doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
+        doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC, *services_roles(settings))}
         self.wiring = Wiring(settings, "appliance-bench", memory, doorbells)
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
@@ -65,14 +79,25 @@ class Bench:
                 ((NETPROC, IOPROC), (IOPROC, NETPROC)), self.supervisors, strict=True
             )
         )
-        topic_id = uuid4()
+        ids = {name: uuid4() for name in wanted}
         self.worker = WorkerAgent(io, io.controller_link())
-        assigned = AssignedPartition(TOPIC, topic_id, 0, 0, 1, 0, 0, (0,), (0,), {})
-        self.worker.host.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
-        partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
-        topics = {TOPIC: TopicImage(TOPIC, topic_id, (partition,))}
+        assigned = tuple(
+            AssignedPartition(name, ids[name], 0, row, 1, 0, 0, (0,), (0,), dict(configs))
+            for row, (name, configs) in enumerate(wanted.items())
+        )
+        self.worker.host.obey([Envelope(1, Assign(1, "bench", True, assigned))])
+        images = {
+            name: TopicImage(
+                name,
+                ids[name],
+                (PartitionImage(0, row, 1, 0, 0, (0,), (0,)),),
+                dict(configs),
+                internal=name.startswith("__"),
+            )
+            for row, (name, configs) in enumerate(wanted.items())
+        }
         slots = (BrokerSlot(0, "127.0.0.1", 9092),)
-        publisher_in(memory).publish(ClusterImage(1, "bench", 0, 1, slots, topics))
+        publisher_in(memory).publish(ClusterImage(1, "bench", 0, 1, slots, images))
         self.processor = NetworkAgent(
             net,
             net.controller_link(),

@@ -39,6 +39,7 @@ DESTROYS = {
     "dead-letters purge",
     "delayed cancel",
     "groups delete",
+    "groups delete-offsets",
     "topics delete",
     "topics delete-records",
     "users delete",
@@ -64,6 +65,7 @@ def test_what_destroys_asks_first(name: str) -> None:
     "arguments",
     [
         ("groups", "delete", "g"),
+        ("groups", "delete-offsets", "g", "--topic", "t"),
         ("topics", "delete-records", "t", "--before", "0=1"),
         ("users", "delete", "u"),
     ],

@@ -26,3 +26,11 @@ def test_percentile_is_within_half_a_percent_of_the_true_one(durations: list[flo
 def test_without_any_there_is_none() -> None:
     assert Latencies().percentile_ms(50) is None
     assert Latencies().as_json()["mean"] is None
+
+
+def test_memory_does_not_grow_with_the_count() -> None:
+    seen = Latencies()
+    for number in range(200_000):
+        seen.add(1e-6 * 1.0001**number)  # from a microsecond to eight minutes
+    assert seen.count == 200_000
+    assert seen.counters < 9_000

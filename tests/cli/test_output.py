@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from appliance.cli.completing import is_plain
-from appliance.cli.output import plain
+from appliance.cli.output import TerminalSink, plain, terminal_json
 
 ROOT = Path(__file__).parents[2]
 MANY = 120_000
@@ -90,3 +94,44 @@ def test_a_name_that_a_client_chose_neither_steers_the_terminal_nor_adds_a_row()
 def test_only_names_that_a_shell_takes_as_one_word_are_completed() -> None:
     assert all(map(is_plain, ("orders", "a.b-c_d", "Zoë", "__consumer_offsets")))
     assert not any(map(is_plain, ("$(reboot)", "a;b", "a b", "a\nplain,b", "--yes", "`x`", "")))
+
+
+HOSTILE = {"a": "\x9b2J\u202e\x7f\x1b]0;owned\x07 Zoë 日本 \U000e0001", "list": [1, None, "\n"]}
+
+
+def test_json_on_a_terminal_has_escapes_for_what_would_control_it() -> None:
+    for indent in (None, 2):
+        text = json.dumps(HOSTILE, ensure_ascii=False, indent=indent)
+        shown = terminal_json(text)
+        assert json.loads(shown) == HOSTILE
+        assert all(map(str.isprintable, shown.split("\n")))
+        assert "Zoë 日本" in shown
+        assert shown.count("\n") == text.count("\n")
+
+
+def test_records_as_json_on_a_terminal_are_json_with_escapes() -> None:
+    terminal = io.BytesIO()
+    TerminalSink(terminal, as_json=True).write(json.dumps(HOSTILE, ensure_ascii=False).encode() + b"\n")
+    shown = terminal.getvalue().decode()
+    assert json.loads(shown) == HOSTILE
+    assert shown.endswith("\n")
+    assert shown[:-1].isprintable()
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["print_json(names)", "say(' '.join(names))", "Outcomes(as_json=False).done({}, 'done', names[0])"],
+)
+def test_names_do_not_control_a_terminal(call: str) -> None:
+    program = (
+        "from appliance.cli.output import print_json, say; from appliance.cli.outcomes import Outcomes;"
+        f" names = ['group\\x9b2J\\u202e\\x1b[31m']; {call}"
+    )
+    leader, follower = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", program], stdout=follower, cwd=ROOT, check=True)
+    os.close(follower)
+    shown = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert done.returncode == 0
+    assert "group" in shown
+    assert shown.replace("\r\n", "").isprintable()

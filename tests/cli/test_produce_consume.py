@@ -112,6 +112,18 @@ def test_missing_key_separator_is_refused_and_what_came_before_is_sent(console: 
     assert [record["key"] for record in console.records()] == ["a"]
 
 
+def test_records_and_keys_may_be_separated_by_any_bytes(console: Console) -> None:
+    given = b"a\tx\ny\0b\t" + b"z" * 200_000 + b"\0c\t"
+    console.produce(given, "-D", "\\0", "-K", "\\t", "-p", 0).succeeded()
+    assert [(each["key"], each["value"]) for each in console.records()] == [
+        ("a", "x\ny"),
+        ("b", "z" * 200_000),
+        ("c", ""),
+    ]
+    for flags in (("-D", ""), ("-D", "\\q"), ("-K", "\\"), ("-D", ";", "--whole")):
+        assert console.produce(b"", *flags).code == 2
+
+
 def test_files_are_sent_in_order_by_line_or_whole(console: Console, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"1\n2\n")
@@ -195,6 +207,27 @@ def test_count_offset_tail_and_partition_choose_what_is_read(console: Console) -
     assert values("--partition", 1) == ["other"]
     assert values("--from", "end") == []
     assert sorted(values("--from", -1)) == ["99", "other"]
+
+
+def test_until_ends_before_a_place_and_several_topics_are_read(console: Console) -> None:
+    console.produce(b"".join(b"%d\n" % number for number in range(20)), "--partition", 0).succeeded()
+
+    def values(*arguments: object) -> list[str]:
+        return console.consume("--partition", 0, *arguments).succeeded().text.split()
+
+    assert values("--from", 3, "--until", 6) == ["3", "4", "5"]
+    assert values("--from", "+17") == ["17", "18", "19"]
+    assert values("--from", "beginning", "--until", "+2") == ["0", "1"]
+    assert values("--from", -3, "--until", -1) == ["17", "18"]
+    assert values("--from", 6, "--until", 3) == []
+    assert values("--until", 1000) == values("--from", "start", "--until", "latest") == values()
+    for flags in (("--follow",), ("--group", "g")):
+        assert console.consume("--until", 3, *flags).code == 2
+    other = Console(console.bootstrap, f"{console.topic}-b")
+    other.produce(b"x\n", "--partition", 0).succeeded()
+    both = console.consume(other.topic, "--format", "%t=%v ").succeeded().text.split()
+    assert len(both) == 21
+    assert f"{other.topic}=x" in both
 
 
 def test_offset_past_the_end_and_foreign_partition_are_refused(console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -90,3 +91,30 @@ def test_typed_values_are_the_bytes_that_were_meant() -> None:
     assert typed("ignored", "null") is None
     with pytest.raises(ValueError, match="hex"):
         typed("0g", "hex")
+
+
+def test_what_a_page_cuts_off_is_not_made() -> None:
+    data = b"[" * 99 + b",".join([b"0"] * 500_000) + b"]" * 99  # indented: 100 MB
+    tracemalloc.start()
+    try:
+        found = shown(data, form="json", bytes_max=len(data))
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert (found.form, found.is_cut, len(found.text)) == ("json", True, 2 * len(data))
+
+
+@pytest.mark.parametrize("count", range(1, 30))
+def test_text_that_is_not_cut_is_whole(count: int) -> None:
+    data = json.dumps([{"a": [[1, "b"]], "c": {}}] * count).encode()
+    found = shown(data, form="json", bytes_max=len(data))
+    assert found.is_cut or json.loads(found.text) == json.loads(data)
+    whole = shown(data, form="json", bytes_max=len(data) * 8)
+    assert not whole.is_cut
+    assert found.text == whole.text[: 2 * len(data)]
+
+
+def test_a_long_string_with_escapes_is_one_token() -> None:
+    data = json.dumps({"a": '\\"' * 200_000}).encode()
+    found = shown(data, form="json", bytes_max=len(data))
+    assert json.loads(found.text) == {"a": '\\"' * 200_000}

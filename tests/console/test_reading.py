@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -76,7 +77,8 @@ class Slot:
 
     def close(self) -> None:
         for each in self._peers:
-            each.close()
+            with suppress(OSError):  # its thread has closed it
+                each.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -163,6 +165,19 @@ def test_a_batch_of_very_many_records_is_read_in_several_pages(
         at, pages = found.next, pages + 1
     assert [each.offset for each in found.records] == [4999]
     assert pages > 1
+
+
+def test_small_batches_that_hold_large_records_fill_no_memory(slots: list[Slot]) -> None:
+    one = encode_batch([Record(bytes(24 * MIB))], codec=Codec.ZSTD)
+    batches = [
+        (at, at + 1, encode_batch([Record(bytes(24 * MIB))], codec=Codec.ZSTD, base_offset=at))
+        for at in range(12)
+    ]
+    assert len(one) < 8_000
+    link, topic, end = opened(slots, batches)
+    found = forward(link, topic, 0, start=0, end=end, limit=50, matches=Conditions().hold, budget=Budget())
+    assert (len(found.records), found.next, found.is_complete) == (3, 3, False)
+    assert all(read_all_backward(link, topic, end, limit=50))
 
 
 def test_the_end_of_a_partition_with_gaps_is_reached(slots: list[Slot]) -> None:

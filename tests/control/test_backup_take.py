@@ -25,13 +25,14 @@ from appliance.control.backup.take import Taken, take_backup
 from appliance.control.backup.target import DirectoryTarget, open_target, shown_place
 from appliance.control.backup.upkeep import ids, read_manifest, verify
 from appliance.errors import DiskFull, OperatorFault, StorageFault
+from appliance.log.checkpoint import replace_file
 from appliance.log.faults import storage_fault
 from appliance.log.known_directories import KnownDirectories
 from appliance.log.partition_metadata import write_topic_id
 from appliance.log.partition_state import STATE, Mode, PartitionState, StateFile
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.sasl.salt_secret import FILE as SALT_SECRET
-from tests.cli.command import environment
+from tests.cli.command import appliance, environment
 
 TOPIC_ID = UUID(int=7)
 META = b"version=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAA\n"
@@ -249,6 +250,26 @@ def test_link_to_a_file_of_others_is_not_followed(data_dir: Path, tmp_path: Path
         take(data_dir, tmp_path / "target")
 
 
+def test_files_that_are_replaced_are_not_written_through_a_link(data_dir: Path, tmp_path: Path) -> None:
+    """Root restores into a directory of the appliance's user, and writes metrics into one of node_exporter's."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    taken = take(data_dir, tmp_path / "target")
+    (tmp_path / "page.prom.tmp").symlink_to(precious)
+    metrics = ("--metrics", tmp_path / "page.prom")
+    told = appliance("backup", data_dir, tmp_path / "target", *metrics)
+    assert told.code == 1
+    assert "page.prom" in told.errors
+    (out := tmp_path / "out").mkdir()
+    (tmp_path / "out" / "restore-in-progress.tmp").symlink_to(precious)
+    place = open_target(str(tmp_path / "target"), writes=False)
+    with pytest.raises(OperatorFault, match="not empty"):
+        restore(taken.manifest, place, out, say=lambda _: None)
+    with pytest.raises(StorageFault):
+        replace_file(out / "restore-in-progress", b"id\n")  # as if the link had come after that look
+    assert precious.read_text() == "precious"
+
+
 def test_metadata_that_somebody_locks_are_named(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +304,17 @@ def test_backup_that_its_service_manager_ends_cleans_up(data_dir: Path, tmp_path
     assert running.returncode > 0, "it ended by itself"
     assert "Traceback" not in errors
     assert "appliance_backup_succeeded" in page.read_text()
+
+
+def test_backup_of_a_stopped_appliance_writes_nothing_into_it(data_dir: Path, tmp_path: Path) -> None:
+    """Its disk may be full, or mounted read-only."""
+
+    def everything() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in data_dir.rglob("*") if path.name != ".lock"}
+
+    before = everything()
+    take(data_dir, tmp_path / "target")
+    assert everything() == before
 
 
 def test_stopped_appliance_stays_stopped_during_the_backup(data_dir: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pytest
 
 from appliance.clock import SystemClock
+from appliance.control.backup import zookeeper_client
 from appliance.control.backup.metadata_sources import MetadataMoved, ZooKeeperMetadata
 from appliance.control.backup.zookeeper_tree import decode_tree, encode_tree, refuse_used, write_tree
 from appliance.control.controller.takeover import cluster_id, plant
@@ -139,6 +141,75 @@ def test_other_clusters_missing_chroots_and_silent_servers_are_named(
         read(connect, "another")
     with pytest.raises(OperatorFault, match="nothing in ZooKeeper"):
         read(f"{connect}-nowhere")
+
+
+def lost_after_connecting(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client connects, and then its server dies."""
+    connected = zookeeper_client.reading_client
+
+    def reading_client(hosts: str) -> Any:
+        client = connected(hosts)
+        server.kill()
+        while client.connected:
+            time.sleep(0.01)
+        return client
+
+    monkeypatch.setattr(zookeeper_client, "reading_client", reading_client)
+    monkeypatch.setattr(zookeeper_client, "ANSWER_TIMEOUT_S", 0.5)
+
+
+def test_server_that_dies_after_the_client_has_connected_is_named(
+    own_zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_after_connecting(own_zookeeper, monkeypatch)
+    began = time.monotonic()
+    with pytest.raises(HostFault, match=f"ZooKeeper at {own_zookeeper.address}"):
+        refuse_used(f"{own_zookeeper.address}/x")
+    own_zookeeper.start()
+    with pytest.raises(HostFault, match=f"ZooKeeper at {own_zookeeper.address}"):
+        read(f"{own_zookeeper.address}/x")
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.slow
+def test_restore_whose_session_ends_in_the_middle_writes_no_more_and_is_replaced_by_the_next(
+    own_zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    connect = f"{own_zookeeper.address}/restored"
+    nodes = [("/cluster", b""), (CLUSTER_ID, msgspec.json.encode({"version": "1", "id": "c"}))]
+    nodes += [(f"/node-{number}", bytes(2000)) for number in range(4000)]
+    faults: list[BaseException] = []
+
+    def restore() -> None:
+        try:
+            write(connect, nodes, tmp_path / "part")
+        except BaseException as fault:
+            faults.append(fault)
+
+    writing = threading.Thread(target=restore)
+    writing.start()
+    looking = zookeeper_client.reading_client(own_zookeeper.address)
+    while looking.exists(f"/restored/node-{100}") is None:
+        assert writing.is_alive()
+        time.sleep(0.005)
+    own_zookeeper.pause()
+    writing.join(60)
+    assert not writing.is_alive()
+    own_zookeeper.resume()
+    (fault,) = faults
+    assert isinstance(fault, HostFault), fault
+    deadline = time.monotonic() + 60
+    while looking.retry(looking.get_children, f"/restored{WRITERS}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    left = len(looking.get_children("/restored"))
+    assert looking.exists(f"/restored{RESTORING}") is not None
+    assert looking.exists(f"/restored{CLUSTER_ID}") is None
+    assert 100 < left < 4000
+    zookeeper_client.end_client(looking)
+    refuse_used(connect)
+    write(connect, nodes, tmp_path / "restored")
+    assert read(connect) == sorted(nodes, key=lambda node: (node[0].count("/"), node[0]))
 
 
 @pytest.mark.slow

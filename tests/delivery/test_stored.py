@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.delivery.due import AT, CANCEL, DELAY, ID
 from appliance.delivery.stored import batch_of, read_stored
-from appliance.delivery.waiting import HEADER, OFFSET, TIMESTAMP, Origin, Waiting, waiting_of
+from appliance.delivery.waiting import HEADER, OFFSET, TIMESTAMP, NotWaiting, Origin, Waiting, waiting_of
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import Record, decode_records, encode_batch, frame_batch
 
@@ -93,6 +94,36 @@ def test_what_is_no_delayed_record_is_counted(value: bytes | None) -> None:
     batch = encode_batch([Record(b"v", headers=((HEADER, value),)), good, Record(b"v")])
     found, unread = read_stored(memoryview(batch))
     assert ([each.at for each in found], unread) == ([1], 2)
+
+
+PLAIN = b"1," + b"0" * 32 + b",3,5,70,9,1,0,4"
+
+
+@pytest.mark.parametrize("place", range(9))
+@pytest.mark.parametrize(
+    "text",
+    [b"0", b"-1", b"-0", b"007", b" 5", b"+5", b"1_0", b"", b"-", b"5-", b"x", b"\xb2", b"9" * 18, b"9" * 25],
+)
+def test_fields_are_read_like_those_of_one_record(place: int, text: bytes) -> None:
+    fields = PLAIN.split(b",")
+    fields[place] = text
+    values = [PLAIN, b",".join(fields), PLAIN, PLAIN + b",1", PLAIN[:-2], PLAIN[:40], PLAIN]
+    # Each value comes behind every other one, because the bytes of the one before are remembered.
+    records = [Record(b"v", headers=((HEADER, each),)) for first in values for each in (first, *values)]
+    expected = []
+    for record in decode_records(encode_batch(records)):
+        with suppress(NotWaiting):
+            expected.append((record.offset, waiting_of(record)))
+    found, unread = read_stored(memoryview(encode_batch(records)))
+    assert [(each.at, each.waiting()) for each in found] == expected
+    assert [
+        (each.topic_id, each.partition, each.offset, each.due_ms, each.timestamp_ms) for each in found
+    ] == [
+        (slow.topic_id, slow.partition, slow.offset, slow.due_ms, slow.record.timestamp_ms)
+        for _, slow in expected
+    ]
+    assert [each.origin for each in found] == [slow.origin for _, slow in expected]
+    assert unread == len(records) - len(expected)
 
 
 @pytest.mark.parametrize(

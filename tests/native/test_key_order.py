@@ -166,6 +166,40 @@ def test_a_log_that_is_shorter_than_the_mark_has_new_records_there() -> None:
     assert offsets(order.exchange(read, 500, 0.0, high_watermark=5)) == [5, 6, 7]
 
 
+def test_what_a_shorter_log_does_not_have_yet_is_not_committed() -> None:
+    order = KeyOrder(RULES, Mark(10, {3: 1}).committed())
+    order.exchange([record(offset, b"%d" % offset) for offset in range(3, 8)], 500, 0.0, high_watermark=5)
+    order.polls(is_done=True)
+    assert mark_of(order.all_given(8)) == Mark(8, {3: 1}), "8 and 9 come later, and are new"
+
+
+@pytest.mark.parametrize("committed", [OffsetAndMetadata(10), Mark(30, {10: 1, 20: 0}).committed()])
+def test_a_log_that_begins_again_is_read_and_committed_from_there(committed: OffsetAndMetadata) -> None:
+    """auto.offset.reset has moved the position back: the committed offset is behind the end of the log."""
+    order = KeyOrder(RULES, committed)
+    assert order.all_given(0) == OffsetAndMetadata(0)
+    order = KeyOrder(RULES, committed)
+    read = [record(offset, b"%d" % offset) for offset in range(4)]
+    assert offsets(order.exchange(read, 500, 0.0, high_watermark=4)) == [0, 1, 2, 3]
+    order.polls(is_done=True)
+    assert order.all_given(4) == OffsetAndMetadata(4)
+    order.check()
+
+
+def test_what_was_read_of_a_log_that_was_cut_since_is_forgotten() -> None:
+    order = KeyOrder(RULES, OffsetAndMetadata(0))
+    (first,) = order.exchange([record(offset, b"a") for offset in range(9)], 500, 0.0)
+    order.keep(first, 0.0)
+    order.polls(is_done=True)
+    assert offsets(order.exchange([record(5, b"z"), record(6, b"a")], 500, 0.0)) == [5]
+    order.check()
+    given = []
+    for _ in range(9):
+        order.polls(is_done=True)
+        given += offsets(order.exchange([], 500, 2.0))
+    assert given == [0, 1, 2, 3, 4, 6]
+
+
 def test_records_of_the_mark_that_the_log_has_lost_hold_nothing_up() -> None:
     order = KeyOrder(RULES, Mark(10, {3: 1, 5: 0, 9: 0}).committed())
     assert offsets(order.exchange([record(9, b"z"), record(10, b"y")], 500, 0.0)) == [9, 10]
@@ -182,7 +216,7 @@ def test_records_of_the_mark_that_the_log_has_lost_hold_nothing_up() -> None:
         OffsetAndMetadata(3, "keys:9:"),
         OffsetAndMetadata(3, "keys:9:AA"),
         OffsetAndMetadata(3, "keys:9:gICA"),
-        OffsetAndMetadata(4, (Mark(9, {3: 1}).committed().metadata or "").replace("AAE", "AQE")),
+        OffsetAndMetadata(4, (Mark(9, {3: 1}).committed().metadata or "").replace("AAg", "AQg")),
         OffsetAndMetadata(3, "keys:9:" + "_" * 100),
     ],
 )
@@ -320,8 +354,10 @@ def test_a_clean_end_repeats_nothing(at: int) -> None:
                 order.keep(each, 0.0)
             else:
                 processed[each.offset] += 1
-    order = KeyOrder(RULES, order.all_given(position))
-    position, now_s = 0, 1.0
+    committed = order.all_given(position)
+    assert committed is not None
+    order = KeyOrder(RULES, committed)
+    position, now_s = committed.offset, 1.0
     for _ in range(200):
         now_s += 1.0
         order.polls(is_done=True)

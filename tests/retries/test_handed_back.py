@@ -163,7 +163,9 @@ def test_a_batch_keeps_no_record_and_all_its_offsets(codec: Codec) -> None:
     header = b.read_header(memoryview(division.kept))
     assert (header.records_count, header.last_offset_delta, header.base_sequence) == (0, 4, 40)
     assert decode_records(memoryview(division.kept)) == []
-    assert [each.value for _, _, each in division.delayed] == [b"%d" % number for number in range(5)]
+    assert [each.waiting(0, 0).record.value for each in division.redirected] == [
+        b"%d" % number for number in range(5)
+    ]
     assert len(division.redirected) == 5
 
 

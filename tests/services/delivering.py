@@ -50,6 +50,7 @@ LEVELS = ("5s", "10s")
 EXACT_LEVELS = ("10s", "1m", "1h")
 
 Name = tuple[str, int]
+_NO_ORIGIN = Origin()
 
 
 class Logs:
@@ -60,6 +61,7 @@ class Logs:
         self._clock = clock
         self._logs: dict[Name, PartitionLog] = {}
         self._answers: deque[tuple[Name, Callable[[], None]]] = deque()
+        self._starts: dict[Name, int] = {}
         self.settings: dict[str, LogSettings] = {}
         self.leaderless: set[Name] = set()
         self.slow: set[Name] = set()
@@ -98,7 +100,7 @@ class Logs:
     high_watermark = log_end
 
     def log_start(self, place: LogPlace) -> int:
-        return self.log(place.topic, place.partition).log_start_offset
+        return self._starts.get((place.topic, place.partition), 0)
 
     def last_stable_offset(self, place: LogPlace) -> int:
         return self.log(place.topic, place.partition).last_stable_offset
@@ -129,11 +131,11 @@ class Logs:
         high_watermark = log.log_end_offset
         end = log.last_stable_offset if is_committed else high_watermark
         answer = Read(error=int(ErrorCode.OFFSET_OUT_OF_RANGE), high_watermark=high_watermark)
-        if log.log_start_offset <= offset <= high_watermark:
+        log_start = self.log_start(place)
+        answer = answer._replace(log_start=log_start)
+        if log_start <= offset <= high_watermark:
             aborted = tuple(log.aborted_transactions(offset, upper_bound=end)) if is_committed else ()
-            answer = Read(
-                high_watermark=high_watermark, log_start=log.log_start_offset, end=end, aborted=aborted
-            )
+            answer = Read(high_watermark=high_watermark, log_start=log_start, end=end, aborted=aborted)
             piece = log.read(offset, max_bytes=bytes_max, upper_bound=end)
             if piece.length_bytes:
                 path = log.segment_path(piece.segment_base_offset)
@@ -143,6 +145,7 @@ class Logs:
         return True
 
     def delete_records(self, place: LogPlace, offset: int, done: Done) -> bool:
+        self._starts[place.topic, place.partition] = offset
         self._answers.append((("", 0), partial(done, 0)))
         return True
 
@@ -207,6 +210,7 @@ class Delivering:
         names: tuple[bytes, ...] = (),
         first_offset: int = 0,
         headers: tuple[tuple[str, bytes | None], ...] = (),
+        origin: Origin = _NO_ORIGIN,
     ) -> None:
         """Store records that are due in `due_in_ms`, in one batch. `names`: their ids."""
         now_ms = self.clock.now_ms()
@@ -215,7 +219,7 @@ class Delivering:
         for at, value in enumerate(values):
             record = Record(value, headers=((ID, names[at]),) if names else headers)
             due_ms = now_ms + due_in_ms
-            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, Origin(), record))
+            made.append(Waiting(TOPIC_ID, partition, first_offset + at, due_ms, origin, record))
         log.append(memoryview(encode_batch([each.to_record(now_ms) for each in made])), leader_epoch=0)
 
     def _cancellation(self, name: bytes, offset: int) -> Record:

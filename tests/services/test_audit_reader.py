@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from appliance.clock import NS_PER_MS
 from appliance.cluster import CONSUMER_OFFSETS, MESSAGE_AUDIT, MESSAGE_AUDIT_STATE, OBSERVATIONS
 from appliance.log.producer_state import AppendOrigin
 from appliance.message_audit.positions import GROUPS_MAX
@@ -12,6 +13,8 @@ from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, encode_batch
+from appliance.services import rounds
+from appliance.services.giving_way import GivingWay
 from appliance.services.round_state import SNAPSHOT_MS
 from tests.services.auditing import BUCKET_MS, TOPIC, Auditing, topic_image
 
@@ -280,3 +283,38 @@ def test_whatever_dies_nothing_is_counted_twice_or_lost(tmp_path: Path, seed: in
     for kind, count in expected.items():
         assert sum(records for (each, _, _), records in counted.items() if each == kind) == count, kind
     assert house.findings() == []
+
+
+def test_the_audit_gives_way_while_it_reads_commits_and_counts_what_was_fetched(house: Auditing) -> None:
+    """Not only while it reads logs: a start reads all commits, and one fetch may be of a whole log."""
+    house.values(*[b"x"] * 10)
+    house.rounds()
+    busy = [0]
+
+    def measure() -> tuple[int, int]:
+        busy[0] += 10 * NS_PER_MS
+        return busy[0], busy[0]
+
+    house.reader._way = GivingWay(house.clock.monotonic_ns, measure)
+    measured = busy[0]
+    house.commit(10)
+    house.rounds(9)
+    assert busy[0] >= measured + 2 * 10 * NS_PER_MS, "after the commits, and after the log that they passed"
+    measured = busy[0]
+    house.fetch(0, 10)
+    house.rounds(9)
+    assert busy[0] >= measured + 2 * 10 * NS_PER_MS, "after the observations, and after the log"
+    assert house.counted()["fetched", 0, "r"] == house.counted()["committed", 0, "g"] == 10
+
+
+def test_partitions_of_deleted_topics_take_no_room_for_names(
+    house: Auditing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "ATTRIBUTED_PARTITIONS_MAX", 2)
+    house.values(b"a")
+    house.values(b"b", partition=1)
+    house.rounds()
+    assert len(house.reader._attributions) == 2
+    house.set_topics(**{TOPIC: topic_image(TOPIC, 8, 1, {"audit.enable": "true"})})
+    house.rounds()
+    assert house.reader._attributions == {}

@@ -36,7 +36,7 @@ def opened(directory: Path, position: int = 0) -> DueFiles:
 
 def made(directory: Path) -> DueIndex:
     index = DueIndex(directory, "exact_1h-0-ab")
-    list(index.load(0, 0))
+    list(index.load(0, 0, uptime_ms=NOW_MS))
     return index
 
 
@@ -76,7 +76,7 @@ def test_files_of_before_the_position_and_of_others_are_passed_over(tmp_path: Pa
     entries = add(index, 100, seed=2)
     index.write(NOTHING)
     other = DueIndex(tmp_path, "exact_1h-0-cd")  # of a topic that was deleted
-    list(other.load(0, 0))
+    list(other.load(0, 0, uptime_ms=NOW_MS))
     add(other, 500)
     other.write(NOTHING)
     (tmp_path / "exact_1h-0-ab-x-y.run").write_bytes(b"")

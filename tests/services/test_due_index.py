@@ -9,7 +9,7 @@ import pytest
 
 from appliance.delivery.waiting import Origin
 from appliance.services.due_index import RUN_RECORDS, SUFFIX, TAIL_RECORDS, DueIndex, read_run
-from appliance.services.due_keys import NOTHING, Batches, Key, fingerprint_of
+from appliance.services.due_keys import EVERYTHING, NOTHING, Batches, Key, fingerprint_of
 
 NOW_MS = 1_800_000_000_000
 
@@ -19,7 +19,7 @@ def filled(
 ) -> DueIndex:
     """Return an index of entries whose offsets ascend, `read` of them at a time; `runs`: write so many files."""
     index = DueIndex(directory, "x")
-    list(index.load(0, 0))
+    list(index.load(0, 0, uptime_ms=NOW_MS))
     writes = {len(entries) * (number + 1) // (runs + 1) // read * read for number in range(runs)}
     for at in range(0, len(entries), read):
         if at in writes:
@@ -70,14 +70,16 @@ def test_files_are_taken_again_up_to_where_they_are_wanted(tmp_path: Path) -> No
     filled(tmp_path, entries, runs=2)
     index = DueIndex(tmp_path, "x")
     batches: Batches = {}
-    for each in index.load(0, 1_500):  # the third part was in memory, and the second file ends at 1,400
+    for each in index.load(
+        0, 1_500, uptime_ms=NOW_MS
+    ):  # the third part was in memory, and the second file ends at 1,400
         batches |= each
     index.check()
     assert index.read_to == 1_400
     assert all_of(index) == sorted(entries[:1_400])
     assert max(batches.values()) == 1_399
     index = DueIndex(tmp_path, "x")
-    list(index.load(0, 1_399))
+    list(index.load(0, 1_399, uptime_ms=NOW_MS))
     assert index.read_to == 700
     assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1
 
@@ -94,7 +96,7 @@ def test_a_damaged_file_is_no_index(tmp_path: Path, damage: str) -> None:
     else:
         second.write_bytes({"cut": bytes(content[:-9]), "flipped": bytes(content), "empty": b""}[damage])
     index = DueIndex(tmp_path, "x")
-    list(index.load(0, 5_000))
+    list(index.load(0, 5_000, uptime_ms=NOW_MS))
     index.check()
     assert index.read_to == 700
     assert all_of(index) == entries[:700]
@@ -105,7 +107,7 @@ def test_files_that_do_not_reach_back_to_the_position_are_not_used(tmp_path: Pat
     filled(tmp_path, entries, runs=2)
     min(tmp_path.glob(f"*{SUFFIX}")).unlink()
     index = DueIndex(tmp_path, "x")
-    list(index.load(10, 5_000))
+    list(index.load(10, 5_000, uptime_ms=NOW_MS))
     assert (index.read_to, all_of(index)) == (0, [])
     assert not list(tmp_path.glob(f"*{SUFFIX}"))
 
@@ -156,7 +158,7 @@ def test_the_end_of_a_log_that_was_lost_is_forgotten(tmp_path: Path) -> None:
 
 def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp_path: Path) -> None:
     index = DueIndex(tmp_path, "x")
-    list(index.load(0, 0))
+    list(index.load(0, 0, uptime_ms=NOW_MS))
     old, each = 8, 2_000
     for at in range(0, 16 * each, each):  # each record in a batch of its own
         newest_ms = NOW_MS - (3_600_000 if at < old * each else 1_000)
@@ -176,7 +178,7 @@ def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp
     found = []
     tracemalloc.start()
     try:
-        for some in index.load(0, 16 * each):
+        for some in index.load(0, 16 * each, uptime_ms=NOW_MS):
             found.append((min(some.values()), max(some.values())))
             some.clear()
         peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -188,7 +190,7 @@ def test_a_start_has_the_batches_of_one_file_in_memory_and_none_that_are_old(tmp
 
 def test_old_batches_take_no_memory_while_a_log_is_read_again(tmp_path: Path) -> None:
     index = DueIndex(tmp_path, "x")
-    list(index.load(0, 0))
+    list(index.load(0, 0, uptime_ms=NOW_MS))
     for at, stored_ms in ((0, NOW_MS - 3_600_000), (10, NOW_MS)):
         offsets = list(range(at, at + 10))
         batches = {(UUID(int=1), 0, Origin(5, 0, at)): at + 9}
@@ -203,7 +205,7 @@ def test_old_batches_take_no_memory_while_a_log_is_read_again(tmp_path: Path) ->
         )
     index.write(NOTHING)
     index = DueIndex(tmp_path, "x")
-    (batches,) = index.load(0, 20)
+    (batches,) = index.load(0, 20, uptime_ms=NOW_MS)
     assert list(batches.values()) == [19]
 
 
@@ -211,20 +213,21 @@ def test_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
     filled(tmp_path, [(NOW_MS + offset, offset) for offset in range(2_100)], runs=1)
     left = next(tmp_path.iterdir()).with_suffix(".new")
     left.write_bytes(b"half")
-    list(DueIndex(tmp_path, "x").load(0, 5_000))
+    list(DueIndex(tmp_path, "x").load(0, 5_000, uptime_ms=NOW_MS))
     assert not left.exists()
 
 
 def test_what_is_in_memory_is_in_a_tail_file_until_a_run_file_has_it(tmp_path: Path) -> None:
     entries = [(NOW_MS + offset * 7 % 100, offset) for offset in range(TAIL_RECORDS - 3)]
     index = filled(tmp_path, entries)
-    assert not index.wants_tail
+    wanted = [index.wants_tail]
     more = [(NOW_MS, offset) for offset in range(TAIL_RECORDS - 3, TAIL_RECORDS)]
     for due, offset in more:
         index.add(offset + 1, [due], [offset], [], topics=[0], newest_ms=NOW_MS, batches={})
-    assert index.wants_tail
+    wanted.append(index.wants_tail)
     index.write_tail(NOTHING)
-    assert not index.wants_tail
+    wanted.append(index.wants_tail)
+    assert wanted == [False, True, False]
     (path,) = tmp_path.iterdir()
     run = read_run(path)
     assert run is not None
@@ -250,7 +253,7 @@ def test_a_topic_is_known_behind_a_merge_and_a_file(tmp_path: Path) -> None:
 
 def test_memory_is_bounded_by_a_run(tmp_path: Path) -> None:
     index = DueIndex(tmp_path, "x")
-    list(index.load(0, 0))
+    list(index.load(0, 0, uptime_ms=NOW_MS))
     for at in range(0, RUN_RECORDS, 4_096):
         assert not index.is_full
         dues = list(range(at, at + 4_096))
@@ -266,3 +269,16 @@ def test_memory_is_bounded_by_a_run(tmp_path: Path) -> None:
     assert index.is_full
     index.write(NOTHING)
     assert (index.is_full, index.memory_entries, len(index)) == (False, 0, RUN_RECORDS)
+
+
+def test_a_file_of_a_time_before_the_host_was_started_is_kept_for_long_enough_and_no_longer(
+    tmp_path: Path,
+) -> None:
+    filled(tmp_path, [(NOW_MS + offset, offset) for offset in range(100)], runs=1)  # after NOW_MS of uptime
+    index = DueIndex(tmp_path, "x")
+    uptime_ms = 60_000
+    list(index.load(0, 5_000, uptime_ms=uptime_ms))
+    index.forget(EVERYTHING, before_ms=uptime_ms)
+    assert len(list(tmp_path.iterdir())) == 1
+    index.forget(EVERYTHING, before_ms=uptime_ms + 1)
+    assert not list(tmp_path.iterdir())

@@ -50,7 +50,14 @@ class House:
     def open(self, *, set_back_ms: int = 0, now_ms: int = NOW_MS) -> ExactLane:
         """Begin with what is in files, the log, and the last state record."""
         index = DueIndex(self.directory, "x")
-        self.lane = ExactLane("exact_1h", HOUR_MS, position=self.position, index=index, frontier=self.written)
+        self.lane = ExactLane(
+            "exact_1h",
+            HOUR_MS,
+            position=self.position,
+            index=index,
+            frontier=self.written,
+            uptime_ms=now_ms,
+        )
         if set_back_ms:
             self.lane.set_back(set_back_ms)
         self.lane.catch_up_to = max(self.lane.catch_up_to, len(self.log))
@@ -65,7 +72,12 @@ class House:
     def read(self, now_ms: int = NOW_MS) -> None:
         lane = self.lane
         if lane.read_to < len(self.log):
-            lane.take(as_stored(self.log[lane.read_to :]), next_offset=len(self.log), now_ms=now_ms)
+            lane.take(
+                as_stored(self.log[lane.read_to :]),
+                next_offset=len(self.log),
+                now_ms=now_ms,
+                uptime_ms=now_ms,
+            )
         lane.check()
 
     def load(self) -> None:
@@ -91,7 +103,7 @@ class House:
     def write(self) -> None:
         self.lane.settle()
         self.position, self.written = self.lane.position, self.lane.progress()
-        self.lane.written(self.written, now_ms=NOW_MS)
+        self.lane.written(self.written, uptime_ms=NOW_MS)
 
     def step(self, rng: random.Random, steps_ms: tuple[int, ...]) -> int:
         """Set the clock in one of five cases, and let the lane see it; return by how much."""
@@ -329,7 +341,12 @@ def test_offsets_that_a_power_cut_has_taken_come_again(tmp_path: Path) -> None:
     house.write()
     del house.log[2:]
     house.lane = ExactLane(
-        "exact_1h", HOUR_MS, position=house.position, index=DueIndex(tmp_path, "x"), frontier=house.written
+        "exact_1h",
+        HOUR_MS,
+        position=house.position,
+        index=DueIndex(tmp_path, "x"),
+        frontier=house.written,
+        uptime_ms=NOW_MS,
     )
     assert house.lane.known_end == 4
     house.lane.end_at(2)

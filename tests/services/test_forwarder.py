@@ -11,6 +11,7 @@ from appliance.cluster import DELAYED_CANCELS, DELAYED_PREFIX, DELAYED_STATE
 from appliance.config.sections.services import INDEX_DIRECTORY
 from appliance.delivery.due import AT, DELAY
 from appliance.delivery.levels import CANCELS
+from appliance.delivery.waiting import HANDED_BACK, Origin
 from appliance.log.config import LogSettings
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
@@ -19,7 +20,7 @@ from appliance.protocol.records.record import decode_records
 from appliance.services.cancellations import GROUP_MS, KEPT_MS
 from appliance.services.due_index import read_run
 from appliance.services.exact_lane import ExactLane
-from appliance.services.forwarder import TRANSACTION_LOOK_MS, State
+from appliance.services.forwarder import TRANSACTION_LOOK_MS, TRIM_MS, State
 from tests.services.delivering import LEVELS, TOPIC, TOPIC_ID, Delivering
 
 
@@ -295,6 +296,21 @@ def test_a_clock_that_was_ahead_unseen_prolongs_an_exact_delay_once_in_all_lives
     house.pass_ms(800)
     assert house.delivered() == []
     house.pass_ms(400)
+    assert house.delivered() == [b"v"]
+
+
+@pytest.mark.parametrize("level", ["5s", "exact_10s"])
+def test_a_clock_that_is_set_forward_does_not_make_what_was_handed_back_old(
+    house: Delivering, level: str
+) -> None:
+    origin = Origin(77, HANDED_BACK, 1)
+    house.store(b"v", level=level, origin=origin)
+    house.pass_ms(6_000)
+    house.clock.set_wall(house.clock.now_ms() + 4 * 3_600_000)
+    house.pass_ms(2 * TRIM_MS)
+    house.new_forwarder()  # which knows what is still in the logs
+    house.store(b"v", level=level, origin=origin, first_offset=9)  # by a consumer that has got it once more
+    house.pass_ms(12_000)
     assert house.delivered() == [b"v"]
 
 

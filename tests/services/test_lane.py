@@ -19,7 +19,7 @@ def stored(offset: int, *, at_ms: int = NOW_MS, sequence: int = -1, value: bytes
 
 
 def taken(lane: Lane, *records: Record, now_ms: int = NOW_MS) -> Lane:
-    lane.take(as_stored(records), next_offset=records[-1].offset + 1, now_ms=now_ms)
+    lane.take(as_stored(records), next_offset=records[-1].offset + 1, now_ms=now_ms, uptime_ms=now_ms)
     lane.check()
     return lane
 
@@ -86,7 +86,8 @@ def test_it_has_room_until_its_bound() -> None:
 def test_a_record_is_forgotten_when_it_is_delivered_and_old() -> None:
     lane = Lane("5s", DELAY_MS, position=0)
     for offset in range(20):
-        taken(lane, stored(offset, at_ms=NOW_MS + offset * 60_000, sequence=offset))
+        at_ms = NOW_MS + offset * 60_000
+        taken(lane, stored(offset, at_ms=at_ms, sequence=offset), now_ms=at_ms)
     assert lane.may_forget(NOW_MS + 20 * 60_000) == 0
     for _ in range(20):
         lane.pop()

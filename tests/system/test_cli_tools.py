@@ -149,6 +149,39 @@ def test_produce_tells_in_json_what_was_taken(run: Console) -> None:
     )
 
 
+def test_input_is_one_transaction_where_an_id_is_given(run: Console) -> None:
+    topic, name = run.topic(b""), f"id-{uuid4().hex[:8]}"
+    transactional = ("-X", f"transactional.id={name}")
+    run("produce", topic, *transactional, given=b"a\nb\n").succeeded()
+    refused = run("produce", topic, *transactional, "-K", "=", given=b"k=c\nd\n")
+    assert refused.code == 1
+    assert "the transaction was aborted" in refused.errors
+    assert sorted(run("consume", topic).succeeded().text.split()) == ["a", "b"]
+    assert run("consume", topic, "-X", "isolation.level=read_uncommitted").text.count("\n") == 3
+
+
+def test_offsets_at_a_time_and_those_of_a_group_are_shown_and_deleted(run: Console) -> None:
+    topic, group = run.topic(b"x\n", "-p", 1), f"g-{uuid4().hex[:8]}"
+    run("consume", topic, "--group", group).succeeded()
+    places = json.loads(run("offsets", topic, "--at", "1h", "--json").succeeded().text)
+    assert [(each["partition"], each["end"], each["at"]) for each in places] == [(0, 0, None), (1, 1, 0)]
+    gone = json.loads(
+        run("groups", "offset-delete", group, "--topic", f"{topic}:1", "--yes", "--json").succeeded().text
+    )
+    assert gone == [{"group": group, "topic": topic, "partition": 1, "result": "deleted", "error": None}]
+    lag = json.loads(run("groups", "lag", "--all", "--json").succeeded().text)
+    left = {each["group"]: each["partitions"] for each in lag}[group]
+    assert [each["partition"] for each in left] == [0]
+    assert run("groups", "lag").code == run("groups", "describe", group, "--all").code == 2
+
+
+def test_requests_and_features_of_the_broker_are_listed(run: Console) -> None:
+    told = json.loads(run("cluster", "apis", "--json").succeeded().text)
+    assert {"key": 0, "name": "Produce", "min": 0, "max": 13} in told["apis"]
+    assert {each["name"] for each in told["features"]} >= {"group.version", "transaction.version"}
+    assert "Produce" in run("cluster", "apis").succeeded().text
+
+
 def test_client_settings_come_from_flags_and_from_a_file(run: Console, tmp_path: Path) -> None:
     topic = run.topic(b"x\n")
     told = appliance("consume", topic, "-X", f"bootstrap.servers={run.address}", "-X", "client.id=me")

@@ -336,20 +336,40 @@ def test_records_are_decoded_by_their_schemas(console: Console) -> None:
         expect(page.locator("article.record")).to_contain_text("000000  00 00 00 00 09")
 
 
-def test_the_log_is_live_and_shows_what_dies(console: Console) -> None:
+def test_the_log_is_live_and_shows_what_the_supervisor_says(console: Console) -> None:
     with console.window() as window:
         page = window.page
         page.goto("/logs?level=WARNING&process=supervisor")
         expect(page.locator("#log-state")).to_have_text("Live, the newest line first.")
         console.broker.kill_role("purgatory")
         expect(page.locator("#log tbody tr").first).to_contain_text(
-            re.compile("purgatory .*has ended"), timeout=PATIENCE_S * 1000
+            re.compile(r"supervisor.*purgatory \(pid \d+\) was killed by SIGKILL; restarted"),
+            timeout=PATIENCE_S * 1000,
         )
         wait_until(console.broker.is_whole, "the purgatory is back")
+        page.goto("/logs?process=supervisor&q=running+again")
+        expect(page.locator("#log tbody tr").first).to_contain_text("purgatory is running again")
         page.goto("/logs?process=console")
         expect(page.locator("#log tbody")).to_contain_text("console at http://")
         page.goto("/logs?q=no line has this")
         expect(page.locator("#log tbody tr")).to_have_count(0)
+
+
+def test_the_log_shows_every_kill_after_the_console_itself_was_killed(console: Console) -> None:
+    killed = ("ioproc 0.0", "netproc 1", "controller", "ioproc 2.0", "console")
+    for role in killed:
+        console.broker.kill_role(role)
+        wait_until(console.broker.is_whole, f"{role} is back")
+    cookie = console.session()
+    wait_until(lambda: console.ask("GET", "/logs", headers=cookie)[0] == 200, "the page of logs is there")
+
+    def missing() -> list[str]:
+        body = console.ask("GET", "/logs?process=supervisor", headers=cookie)[2]
+        wanted = [re.compile(rf"{re.escape(role)} \(pid \d+\) was killed by SIGKILL") for role in killed]
+        wanted += [re.compile(rf"{re.escape(role)} is running again") for role in killed]
+        return [each.pattern for each in wanted if not each.search(body)]
+
+    wait_until(lambda: not missing(), f"lines of the supervisor: {missing()}")
 
 
 def test_pages_answer_while_workers_of_a_slot_die(console: Console) -> None:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
+from appliance.cli.topic_client import ClientReader
 from tests.support.broker import Appliance
 from tests.system.delayed import PARTITIONS, PATIENCE_S, consumed, counter, create, refusal_of, started
 from tests.system.raw import wait_until
@@ -154,3 +157,20 @@ def test_the_command_cancels_nothing_in_a_topic_without_delayed_delivery(broker:
     run(broker, "cancel", "nowhere", "x", "--yes", code=1)
     run(broker, "list", "nowhere", code=1)
     run(broker, "show", "plain", "", code=2)
+
+
+def test_a_reader_goes_on_at_a_log_start_that_moves_before_it_reads(broker: Appliance) -> None:
+    create(broker, "moves", delivery_delay_enable="false")
+    client = Producer({"bootstrap.servers": broker.address})
+    for number in range(20):
+        client.produce("moves", b"%d" % number, partition=0)
+    client.flush(PATIENCE_S)
+    with closing(ClientReader(broker.address)) as reader:
+        place = "moves", 0
+        starts, ends = reader.starts([place]), reader.ends([place], read_committed=True)
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        for future in admin.delete_records([TopicPartition(*place, 12)]).values():
+            future.result(PATIENCE_S)
+        assert [each.offset for each in reader.records(starts, ends)] == list(range(12, 20))
+        assert [each.offset for each in reader.records_at({place: [3, 13, 15, 99]})] == [13, 15]
+        assert [each.offset for each in reader.records_at({place: [3, 7]})] == []

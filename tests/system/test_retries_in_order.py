@@ -227,3 +227,63 @@ def test_records_of_a_key_stay_in_order_while_consumers_come_and_go(broker: Appl
         first = [offset for at, offset in enumerate(offsets) if offset not in offsets[:at]]
         assert first == sorted(first), "a record was processed before an earlier one of its key"
     assert set(failed.values()) == {2}
+
+
+KILLED = """
+import os, sys
+from appliance_client import Consumer
+
+address, log = sys.argv[1:]
+with Consumer(
+    "poisoned", bootstrap_servers=address, group_id="killed", group_instance_id="one", auto_offset_reset="earliest",
+    retry_topics=True, auto_commit_interval_ms=50,
+) as consumer, open(log, "a", buffering=1) as said:
+    for record in consumer:
+        attempts = int(dict(record.headers).get("retry.attempts") or 0)
+        if record.value == b"kill" or record.value == b"fails, then kills" and attempts:
+            os.kill(os.getpid(), 9)
+        if record.value.startswith(b"fails") and not attempts:
+            record.retry(ValueError("not yet"))
+            continue
+        said.write(record.value.decode() + "\\n")
+        if record.value == b"end":
+            break
+"""
+
+
+@pytest.mark.parametrize("poison", [b"kill", b"fails, then kills"])
+def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_other_keys_pass_it(
+    broker: Appliance, tmp_path: Path, poison: bytes
+) -> None:
+    """It waits for a failed record of its key, or fails first itself: each life commits other keys before it dies."""
+    if poison == b"kill":
+        create(broker, "poisoned", "killed", options=("--levels", "300ms", "--max", "5", "--ordered-by-key"))
+    client = producer(broker)
+    sent(client, "poisoned", b"fails", key=b"bad", partition=0)
+    sent(client, "poisoned", poison, key=b"bad", partition=0)
+    for number in range(50):
+        for key in (b"bad", b"k%d" % (number % 5)):
+            client.produce("poisoned", b"%s-%d" % (key, number), key=key, partition=0)
+    client.flush(PATIENCE_S)
+    sent(client, "poisoned", b"end", key=b"bad", partition=0)
+    log = tmp_path / "log"
+    deaths = 0
+    while True:
+        arguments = [sys.executable, "-c", KILLED, broker.address, str(log)]
+        done = subprocess.run(arguments, timeout=PATIENCE_S, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+        deaths += 1
+        assert deaths <= 5, "as docs/retries.md says"
+        assert "k4-49" in log.read_text().split(), "other keys passed it"
+    dead = read(broker, "poisoned.killed.dlq", 1 if poison == b"kill" else 2)[-1]
+    headers = headers_of(dead)
+    assert dead.value() == poison
+    assert (headers["__dlq.errors.topic"], headers["__dlq.errors.group"]) == ("poisoned", "killed")
+    assert "died" in headers["__dlq.errors.message"]
+    assert headers["__dlq.errors.delivery.count"] == ("1" if poison == b"kill" else "2")
+    processed = log.read_text().split()
+    bad = [value for value in dict.fromkeys(processed) if value.startswith(("bad", "fails"))]
+    assert bad == ["fails", *(f"bad-{number}" for number in range(50))]
+    assert {f"k{number % 5}-{number}" for number in range(50)} <= set(processed)

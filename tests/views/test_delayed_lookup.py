@@ -116,7 +116,8 @@ class House:
                 {lane.level: lane.position for lane in lanes},
                 exact={lane.level: lane.progress() for lane in lanes},
             )
-            self.topics.logs["__delayed_state", number].append(Record(encoded(progress)))
+            record = Record(encoded(progress), timestamp_ms=until_ms)
+            self.topics.logs["__delayed_state", number].append(record)
 
     def of(self, level: str, topic_id: UUID, partition: int, position: int) -> DueFiles | None:
         return due_files(self.directory, index_name(level, partition, topic_id), position)
@@ -246,6 +247,30 @@ def test_a_record_that_is_delivered_or_cancelled_during_a_look_up_is_not_shown(h
     lookup = DelayedLookup(DelayedView(reader), reader, house)
     assert lookup.with_id("t", b"2") == []
     assert dues(lookup.soonest("t", 20).records) == [4, 6, 7, 8, 9]
+
+
+def test_a_record_that_goes_to_another_level_during_a_look_up_is_shown_once(house: House) -> None:
+    house.store("exact_1m", 100_000, b"long")
+    house.read()
+    (place,) = (place for place, lane in house.lanes.items() if lane.read_to)
+    house.lanes[place].write()
+    house.deliver(NOW_MS)
+
+    class Meanwhile(Reader):
+        def records_at(self, offsets: Mapping[Place, Sequence[int]]) -> Iterator[PlacedRecord]:
+            found = list(house.topics.records_at(offsets))
+            house.deliver(NOW_MS + 60_000)
+            yield from found
+
+    reader = Meanwhile()
+    reader.logs, reader.log_starts = house.topics.logs, house.topics.log_starts
+    lookup = DelayedLookup(DelayedView(reader), reader, house)
+    assert dues(lookup.with_id("t", b"long")) == [100_000]
+    (record,) = house.topics.logs[place]
+    house.topics.logs[place[0].replace("1m", "1h"), place[1]].append(record)
+    for each in (house.lookup(), lookup):
+        assert dues(each.with_id("t", b"long")) == [100_000]
+        assert dues(each.soonest("t", 9).records) == [100_000]
 
 
 def test_a_list_reads_everything_where_most_records_wait_for_longer_than_their_level(house: House) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
@@ -22,6 +25,7 @@ from appliance.message_audit.entry import Count, Finding, Kind
 from appliance.message_audit.entry import encode as audit_entry
 from appliance.message_trace.event import Event, Step
 from appliance.message_trace.event import encode as trace_event
+from appliance.protocol import retry_names as names
 from appliance.protocol.records.record import Record
 from appliance.services.progress import Progress
 from appliance.services.progress import encode as progress
@@ -29,9 +33,10 @@ from appliance.views.audit import audit_report
 from appliance.views.dead_letters import DeadLetterLog, Filter, Replay
 from appliance.views.delayed import DelayedView, Soonest, cancelling, delivery_id
 from appliance.views.moments import moment_ms
+from appliance.views.offset_ranges import OffsetRanges
 from appliance.views.retries import all_retries, retries_of
 from appliance.views.topic_access import NotShown, PlacedRecord
-from appliance.views.traces import traces_of, wanted_of
+from appliance.views.traces import TRACES_MAX, traces_of, wanted_of
 
 Place = tuple[str, int]
 ID = UUID(int=7)
@@ -205,6 +210,51 @@ def test_filters_choose(wanted: Filter, found: list[int]) -> None:
     assert [each.offset for each in letters if wanted.chooses(each)] == found
 
 
+def marker(*ranges: tuple[int, int]) -> Record:
+    return Record(json.dumps({"v": 1, "removed": ranges}).encode(), None, (("__dlq.removed", b"1"),))
+
+
+def test_a_marker_of_a_stranger_costs_little() -> None:
+    topics = dead_topics()
+    log = topics.logs["dlq", 0]
+    log += [marker((1, 1), (-5, 0))]
+    log += [Record(b"x", None, (("retry.dead", b"true"),))] * 5_000
+    # Each range spans 5,000 offsets.
+    log += [marker(*[(4, 1 << 62)] * 10_000), Record(b"[" * 2_000_000, None, (("__dlq.removed", b"1"),))]
+    began_s = time.process_time()
+    assert identities(topics) == ["0-2", "0-3"]
+    assert time.process_time() - began_s < 1
+
+
+def test_a_hostile_dead_letter_does_not_hide_the_others() -> None:
+    topics = dead_topics()
+    topics.logs["dlq", 0] += [
+        dead(4),
+        Record(b"v", None, (), 1 << 62),
+        Record(b"v", None, (), -(1 << 62)),
+    ]
+    topics.logs["dlq", 0].append(
+        Record(b"v", None, ((names.DEAD_COUNT, b"9" * 5_000), (names.DEAD_COUNT, b"7")), 5)
+    )
+    found = [each.as_json() for each in DeadLetterLog(topics, "dlq")]
+    assert len(found) == 8
+    assert found[-1]["attempts"] is None
+    assert found[5]["died"] == str(1 << 62)
+
+
+def test_offsets_as_ranges_are_a_set() -> None:
+    seeded = random.Random(7)
+    for _ in range(200):
+        ranges, known = OffsetRanges(), set[int]()
+        for _ in range(20):
+            start = seeded.randrange(60)
+            end = start + seeded.randrange(12) - 2
+            ranges.add(start, end)
+            known.update(range(start, end))
+            assert [each for each in range(-2, 80) if each in ranges] == sorted(known)
+        assert len(ranges) == sum(each - 1 not in known for each in known)
+
+
 def test_retries_are_found_by_the_settings_of_topics() -> None:
     topics = Topics(t=1, **{"t.g.retry": 1, "t.g.dlq": 1})
     topics.settings["t.g.retry"] = {
@@ -274,6 +324,9 @@ def test_a_trace_is_found_by_id_and_by_place() -> None:
     for text in (trace.upper(), "t-0-3"):
         (found,) = traces_of(topics, wanted_of(text), from_ms=None)
         assert [each.step for each in found] == ["appended", "processed"]
+    # Anybody may report a record under any id.
+    topics.logs["trace-reports", 0] += [step(f"{n:032x}", Step.PROCESSED, n) for n in range(5_000)]
+    assert len(traces_of(topics, wanted_of("t-0-3"), from_ms=None)) == TRACES_MAX
     for text in ("t-0-9", "c" * 32):
         with pytest.raises(NotShown, match="no trace"):
             traces_of(topics, wanted_of(text), from_ms=None)

@@ -12,7 +12,7 @@ from appliance.console.kafka_link import BrokerFault, LoginRefused
 from appliance.console.pages.messages import PARTITIONS_MAX
 from appliance.console.pages.overview import event
 from appliance.console.reading import fetch_once, offsets
-from appliance.console.records import ReadRecord, next_offset, read_records
+from appliance.console.records import ReadRecord, next_offset, read_records, size_of
 from appliance.console.server import Response
 from appliance.console.visit import Visit
 from appliance.protocol.apis.list_offsets import LATEST_TIMESTAMP
@@ -21,6 +21,8 @@ ROUND_S: Final = 0.5
 RECORDS_A_ROUND: Final = 40
 """Of all partitions together; older ones are skipped, and the page says how many."""
 SILENCE_S: Final = 15.0
+ROUND_BYTES_MAX: Final = 32 << 20
+"""Of all records of a round; larger ones beyond it are skipped. A batch of a kilobyte may hold a record of 32 MiB."""
 TAIL_BYTES_MAX: Final = 4_096
 """Of a value; the messages page shows more."""
 
@@ -71,6 +73,7 @@ def _events(visit: Visit, name: str, partitions: list[int]) -> Iterator[bytes]:
                 records, skipped = [], 0  # a slot restarts; the next round asks again
             if skipped:
                 yield event("skipped", skipped)
+            visit.begin_round()
             for each in records:
                 record = each.record
                 key = visit.shown(record.key, topic=name, part="key", bytes_max=TAIL_BYTES_MAX)
@@ -104,7 +107,7 @@ def _round(
     there = [each for each in partitions if each < len(topic.partitions)]
     ends = offsets(visit.link, topic, there, LATEST_TIMESTAMP)
     found: list[ReadRecord] = []
-    skipped = 0
+    skipped, bytes_left = 0, ROUND_BYTES_MAX
     for partition, end in ends.items():
         at = positions.get(partition, end)
         at = min(at, end)  # the log was truncated, or the topic created again
@@ -113,7 +116,15 @@ def _round(
             at = end - RECORDS_A_ROUND
         if at < end:
             answer = fetch_once(visit.link, topic, partition, at)
-            found += [each for each in read_records(answer, partition, from_offset=at) if each.offset < end]
+            for each in read_records(answer, partition, from_offset=at):
+                if each.offset >= end:
+                    break
+                size_bytes = size_of(each.record)
+                if size_bytes > bytes_left:
+                    skipped += 1
+                    continue
+                bytes_left -= size_bytes
+                found.append(each)
             at = min(max(at, next_offset(answer, from_offset=at)), end) if answer.records else end
         positions[partition] = at
         # After each partition, so that large records of all partitions are not in memory together.

@@ -18,8 +18,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from appliance.control.backup import zookeeper_client
 from appliance.control.backup.manifest import METADATA, TREE
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_address
 from appliance.control.backup.zookeeper_tree import encode_tree
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.znode_tree import CLUSTER_ID, WRITERS, ZOOKEEPERS_OWN, ClusterIdRecord, decode
@@ -29,7 +29,6 @@ from appliance.extras import need
 BUSY_S: Final = 1.0
 PATIENCE_S: Final = 30.0
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_ANSWER_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 500
 _TRIES: Final = 5
 _LEFT_OUT: Final = frozenset({WRITERS, ZOOKEEPERS_OWN})
@@ -113,7 +112,7 @@ class ZooKeeperMetadata:
     def __init__(self, connect: str) -> None:
         need("kazoo", needed_by="a backup of metadata in ZooKeeper")
         self._connect = connect
-        self._hosts, self._root = split_address(connect)
+        self._hosts, self._root = zookeeper_client.split_address(connect)
         self._client: Any = None
         self.file = TREE
 
@@ -123,13 +122,14 @@ class ZooKeeperMetadata:
 
         try:
             if self._client is None:
-                self._client = reading_client(self._hosts)
+                self._client = zookeeper_client.reading_client(self._hosts)
             for _ in range(_TRIES):
                 with suppress(NoNodeError):
                     if (nodes := self._look_twice()) is not None:
                         self._check_cluster(nodes, cluster_id)
                         return encode_tree(nodes)
-                if self._client.exists(self._root or "/") is None:
+                there = self._client.exists_async(self._root or "/")
+                if there.get(timeout=zookeeper_client.ANSWER_TIMEOUT_S) is None:
                     raise OperatorFault(f"there is nothing in ZooKeeper at {self._connect}")
         except (KazooException, KazooTimeoutError) as error:
             raise HostFault(f"ZooKeeper at {self._hosts}: {type(error).__name__} {error}") from error
@@ -137,12 +137,12 @@ class ZooKeeperMetadata:
 
     def close(self) -> None:
         if self._client is not None:
-            end_client(self._client)
+            zookeeper_client.end_client(self._client)
             self._client = None
 
     def _look_twice(self) -> list[tuple[str, bytes]] | None:
         """The nodes (path below the chroot, data), parents first; None if one changed meanwhile."""
-        self._client.sync_async(self._root or "/").get(timeout=_ANSWER_TIMEOUT_S)
+        self._client.sync_async(self._root or "/").get(timeout=zookeeper_client.ANSWER_TIMEOUT_S)
         nodes: list[tuple[str, bytes]] = []
         stats: dict[str, tuple[int, int, int]] = {}
         level = ["/"]
@@ -174,7 +174,7 @@ class ZooKeeperMetadata:
         found: list[Any] = []
         for start in range(0, len(wanted), _AT_ONCE):
             asked = [send(path) for path in wanted[start : start + _AT_ONCE]]
-            found += [each.get(timeout=_ANSWER_TIMEOUT_S) for each in asked]
+            found += [each.get(timeout=zookeeper_client.ANSWER_TIMEOUT_S) for each in asked]
         return found
 
     def _check_cluster(self, nodes: Sequence[tuple[str, bytes]], cluster_id: str) -> None:

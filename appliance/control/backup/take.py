@@ -1,6 +1,6 @@
 """Taking a backup: a cut, then the bytes that the target does not have, then the manifest.
 
-1. Leases on all partitions keep their segments.
+1. Leases on all partitions keep their segments. A stopped appliance needs none, so its disk may be full.
 2. The cut (`cut.py`), and a look at the names of all files. If compaction renamed one between the two, the cut is
    made again.
 3. Each file: what the last backup has of the same file, by inode, times, incarnation and generation, is named again;
@@ -180,10 +180,11 @@ class _Taking:
         """The cut, and for each partition the files of that moment and its leader epochs."""
         for _ in range(CUT_TRIES):
             cut = self._source.cut()
-            lease.take(each.directory for each in cut.partitions)
-            # Of this cut segments may be gone that were there before the leases; they hold for the next one.
-            cut = self._source.cut()
-            lease.take(each.directory for each in cut.partitions)
+            if isinstance(self._source, RunningSource):
+                lease.take(each.directory for each in cut.partitions)
+                # Of this cut segments may be gone that were there before the leases; they hold for the next one.
+                cut = self._source.cut()
+                lease.take(each.directory for each in cut.partitions)
             planned = [
                 (
                     each,

@@ -9,6 +9,8 @@ from appliance.config.zookeeper_address import split_connect
 from appliance.errors import HostFault, OperatorFault
 
 CONNECT_TIMEOUT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 10.0
+"""Without a bound, a question that is asked after the connection is lost waits for the next connection."""
 
 
 def split_address(connect: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from appliance.clock import Clock
-from appliance.control.backup.zookeeper_client import end_client, reading_client, split_address
+from appliance.control.backup import zookeeper_client
 from appliance.control.store.errors import NodeExists, StoreRefusal
 from appliance.control.store.metadata_store import (
     Create,
@@ -88,21 +88,22 @@ def refuse_used(connect: str) -> None:
     """
     need("kazoo", needed_by="a restore of metadata in ZooKeeper")
     from kazoo.exceptions import KazooException, NoNodeError
+    from kazoo.handlers.threading import KazooTimeoutError
 
-    hosts, root = split_address(connect)
-    client = reading_client(hosts)
+    hosts, root = zookeeper_client.split_address(connect)
+    client = zookeeper_client.reading_client(hosts)
     try:
         names, writers = [], []
         try:
-            names = client.get_children(root or "/")
-            writers = client.get_children(root + WRITERS)
+            names = client.get_children_async(root or "/").get(timeout=zookeeper_client.ANSWER_TIMEOUT_S)
+            writers = client.get_children_async(root + WRITERS).get(timeout=zookeeper_client.ANSWER_TIMEOUT_S)
         except NoNodeError:
             pass
         _refuse(connect, names, writers)
-    except KazooException as error:
+    except (KazooException, KazooTimeoutError) as error:
         raise HostFault(f"ZooKeeper at {hosts}: {type(error).__name__} {error}") from error
     finally:
-        end_client(client)
+        zookeeper_client.end_client(client)
 
 
 def write_tree(

@@ -55,6 +55,7 @@ from appliance.control.supervisor.heartbeats import Heartbeats
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.memory_shares import MemoryShares
+from appliance.control.supervisor.own_lines import OwnLines
 from appliance.control.supervisor.reloading import read_again
 from appliance.control.supervisor.signals import (
     SUPERVISOR_SIGNALS,
@@ -104,6 +105,7 @@ class Supervisor:
         on_ready: called once, when every child serves.
         parent: a pidfd of the process whose end stops the appliance, or -1; closed here.
         settings_now: reads the configuration again; None: there is no file.
+        own_lines: what the console gets of the supervisor's log; None: nothing.
     """
 
     def __init__(
@@ -117,7 +119,9 @@ class Supervisor:
         on_ready: Callable[[], None],
         parent: int = -1,
         settings_now: Callable[[], Settings] | None = None,
+        own_lines: OwnLines | None = None,
     ) -> None:
+        self._own_lines = own_lines
         self._settings_now = settings_now
         broker = wiring.settings.broker
         self._wiring = wiring
@@ -324,6 +328,8 @@ class Supervisor:
             return
         child.ever_served = True
         role = child.role
+        if role.kind is RoleKind.CONSOLE and self._own_lines is not None:
+            self._own_lines.send_to(child, tell=self._tell, after_ms=self._timers.after_ms)
         up = PeerUp(role.kind, role.index, role.slot, child.generation)
         self._tell_others(child, up)
         if child.generation > 1:

@@ -43,6 +43,7 @@ from appliance.control.supervisor.memory_room import (
     shared_memory_bytes,
     shared_memory_free_bytes,
 )
+from appliance.control.supervisor.own_lines import OwnLines
 from appliance.control.supervisor.permissions import PRIVATE_UMASK, check_log_directories, readers_group
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.supervisor.zeromq_locks import lock_endpoints, unlock
@@ -111,10 +112,19 @@ def run(
     setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
     journal.style(settings.logging.format, {journal.ROOT: settings.logging.level})
     journal.start(str(SUPERVISOR))
+    own_lines = OwnLines()
+    if settings.console.is_on:
+        journal.copy_to(own_lines.add)
     notifier = Notifier.from_environment()
     try:
         code = _run(
-            settings, entry_points, notifier, when_ready, ephemeral=ephemeral, settings_now=settings_now
+            settings,
+            entry_points,
+            notifier,
+            when_ready,
+            ephemeral=ephemeral,
+            settings_now=settings_now,
+            own_lines=own_lines,
         )
         if code == 0:
             _logger.info("stopped")
@@ -145,6 +155,7 @@ def _run(
     *,
     ephemeral: Ephemeral | None,
     settings_now: Callable[[], Settings] | None,
+    own_lines: OwnLines,
 ) -> int:
     _confine()
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
@@ -178,6 +189,7 @@ def _run(
                 when_ready=when_ready,
                 ephemeral=ephemeral,
                 settings_now=settings_now,
+                own_lines=own_lines,
             )
         finally:
             close_all(bound.values())
@@ -196,6 +208,7 @@ def _serve(
     when_ready: str,
     ephemeral: Ephemeral | None,
     settings_now: Callable[[], Settings] | None,
+    own_lines: OwnLines,
 ) -> int:
     # What is imported lives as long as we do: to look through it again and again takes a seventh of a start.
     gc.disable()
@@ -242,6 +255,7 @@ def _serve(
         on_ready=say_ready,
         parent=-1 if ephemeral is None else ephemeral.parent,
         settings_now=settings_now,
+        own_lines=own_lines,
     )
     try:
         wiring.create_standing_regions()

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
-from appliance.protocol.records.varint import read_varint, read_varlong, write_varint
+from appliance.protocol.records.varint import read_varint, read_varlong, varint_bytes, write_varint
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 EVERY_OFFSET: Final = -(1 << 62)
 """Below the offset of any record, whatever a damaged batch says."""
@@ -54,6 +57,14 @@ def encode_record(record: Record, *, offset_delta: int, timestamp_delta_ms: int)
     out = bytearray()
     write_varint(out, len(body))
     return bytes(out + body)
+
+
+_BEGINNINGS: Final = [b"\0\0" + varint_bytes(number) for number in range(1_024)]
+
+
+def record_beginning(number: i64) -> bytes:
+    """Return what stands between the length and the key of record `number` of a batch, if it has the base timestamp."""
+    return _BEGINNINGS[number] if number < len(_BEGINNINGS) else b"\0\0" + varint_bytes(number)
 
 
 def encode_batch(

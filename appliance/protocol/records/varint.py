@@ -39,6 +39,22 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(bits)
 
 
+def _made(value: int) -> bytes:
+    out = bytearray()
+    write_varint(out, value)
+    return bytes(out)
+
+
+_MADE: Final = [_made(value) for value in range(1_024)]
+
+
+def varint_bytes(value: i64) -> bytes:
+    """Return the varint of a value from 0. Small ones are not made again: a list of parts is joined quicker than
+    numbers are written one byte after the other.
+    """
+    return _MADE[value] if value < len(_MADE) else _made(value)
+
+
 def read_varint(data: bytes, position: i64) -> tuple[i64, i64]:
     """A signed 32-bit value and the position after it.
 

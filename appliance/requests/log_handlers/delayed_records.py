@@ -7,8 +7,8 @@ on. And the log recognizes a batch that is sent again: the answer is then the on
 delayed records are stored again under the same offsets. The services process recognizes them by the sequence number of
 their batch, and drops them (decision 0120).
 
-The delayed records of a level are stored in batches of at most STORED_BYTES, one after the other, so that what is
-stored of a batch is always its beginning.
+The delayed records of a level are stored in batches of at most `arriving.STORED_BYTES`, one after the other, so that
+what is stored of a batch is always its beginning.
 
 Once the kept batch is in the log, a producer with sequence numbers gets no error any more: what fails is stored again
 until it succeeds. librdkafka takes the success of a batch for that of all batches before it, because their sequence
@@ -26,8 +26,8 @@ decide about them, whichever process dies, and the services process passes on th
 They have no sequence numbers there, because records of one producer come through several network processes. What comes
 twice is recognized as above. A client commits when all its batches are answered, so all that is committed was stored.
 
-Only a topic with `delivery.delay.enable` comes here. A large compressed batch with delayed records takes this process
-some milliseconds per thousand records.
+Only a topic with `delivery.delay.enable` comes here. A thousand delayed records take this process about a millisecond
+where it is compiled (`benchmarks/micro/delayed_batch.py`).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from appliance.channels.request_channel import (
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import BrokerConfigs, Settings, effective_topic_configs
+from appliance.delivery.arriving import pieces_of, redirected_pieces_of, set_levels
 from appliance.delivery.division import Division, RefusedDelay, Rules, divide
-from appliance.delivery.due import Due
 from appliance.delivery.levels import Levels
-from appliance.delivery.waiting import Waiting, delay_partition
+from appliance.delivery.waiting import delay_partition
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.batch import TRANSACTIONAL
-from appliance.protocol.records.record import Record, encode_batch
+from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL
+from appliance.protocol.records.record import frame_batch
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoute, TopicRoutes
 from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions
@@ -73,7 +73,6 @@ from appliance.retries.rules import (
     takes_dead_letters_of,
 )
 
-STORED_BYTES: Final = 1 << 20
 STORE_TIMEOUT_MS: Final = 5_000
 AGAIN_MS: Final = 100
 """The pause before records are stored again."""
@@ -111,14 +110,13 @@ Stored = Callable[[int], None]
 
 
 class Divided(NamedTuple):
-    """A batch whose kept part lies in `block`, `length_bytes` of it. `levels`: those of its delayed records.
+    """A batch whose kept part lies in `block`, `length_bytes` of it.
 
     It has all that storing needs: when the kept part is answered, the topic may be gone.
     """
 
     route: PartitionRoute
     division: Division
-    levels: tuple[int, ...]
     block: Block
     length_bytes: int
 
@@ -202,18 +200,17 @@ class DelayedRecords:
             ) from error
         if division is None:
             return None
-        first = division.delayed[0][0]
+        first = division.delayed[0].index
         if not self._bells:
             raise RefusedDelay(
                 first, ErrorCode.POLICY_VIOLATION, "the appliance runs without services.processes"
             )
         # What is handed back has exact delays.
         is_exact = rules.is_exact or bool(division.redirected)
-        levels = tuple(
-            self._level(due, is_transactional=division.is_transactional, is_exact=is_exact)
-            for _, due, _ in division.delayed
+        levels = set_levels(
+            division.delayed, self._levels, is_exact=is_exact, is_transactional=division.is_transactional
         )
-        if any(self._place(level, route.topic_id, route.partition) is None for level in set(levels)):
+        if any(self._place(level, route.topic_id, route.partition) is None for level in levels):
             # Before anything is appended. The services process creates the topics, and may not know yet that it must.
             self.wake()
             raise RefusedDelay(
@@ -225,12 +222,7 @@ class DelayedRecords:
                 first, ErrorCode.NOT_ENOUGH_REPLICAS, "no memory is free for a batch with delayed records"
             )
         block.view[: len(division.kept)] = division.kept
-        return Divided(route, division, levels, block, len(division.kept))
-
-    def _level(self, due: Due, *, is_transactional: bool, is_exact: bool) -> int:
-        if is_transactional:
-            return self._levels.transactions
-        return self._levels.cancels if due.is_cancel else self._levels.of(due.wait_ms, is_exact=is_exact)
+        return Divided(route, division, block, len(division.kept))
 
     def give(self, divided: Divided) -> None:
         """Give the block of a kept batch back; its worker has answered, or is dead, or has not got it."""
@@ -256,32 +248,28 @@ class DelayedRecords:
     def batches(self, divided: Divided, base_offset: int) -> list[tuple[Where, bytes]]:
         """Return (where, batch) of what is to be stored, in the order of the records."""
         route, division, now_ms = divided.route, divided.division, self._clock.now_ms()
-        by_place: dict[Where, list[Record]] = {}
-        for index, (level, (delta, due, record)) in enumerate(
-            zip(divided.levels, division.delayed, strict=True)
-        ):
-            offset = base_offset + delta
-            if division.redirected:
-                waiting = division.redirected[index].waiting(route.partition, offset)
-            else:
-                waiting = Waiting(route.topic_id, route.partition, offset, due.at_ms, division.origin, record)
-            where = level, waiting.topic_id, waiting.partition
-            by_place.setdefault(where, []).append(waiting.to_record(now_ms))
-        pieces = [(where, some) for where, records in by_place.items() for some in _pieces(records)]
-        if not division.is_transactional:
-            return [(where, encode_batch(some)) for where, some in pieces]
         origin = division.origin
+        if division.redirected:
+            found = redirected_pieces_of(division.delayed, division.redirected, route.partition, base_offset)
+        else:
+            levels = pieces_of(division.delayed, route.topic_id, route.partition, base_offset, origin)
+            found = {(level, route.topic_id, route.partition): some for level, some in levels.items()}
+        is_part = division.is_transactional
         return [
             (
                 where,
-                encode_batch(
-                    some,
-                    attributes=TRANSACTIONAL,
-                    producer_id=origin.producer_id,
-                    producer_epoch=origin.producer_epoch,
+                frame_batch(
+                    payload,
+                    count=count,
+                    attributes=TRANSACTIONAL if is_part else 0,
+                    base_timestamp_ms=now_ms,
+                    max_timestamp_ms=now_ms,
+                    producer_id=origin.producer_id if is_part else NO_PRODUCER_ID,
+                    producer_epoch=origin.producer_epoch if is_part else NO_PRODUCER_EPOCH,
                 ),
             )
-            for where, some in pieces
+            for where, pieces in found.items()
+            for count, payload in pieces.done
         ]
 
     def append(self, storing: _Storing, where: Where, batch: bytes) -> int:
@@ -519,18 +507,3 @@ class _Storing:
             if error == _INVALID_TIMESTAMP:  # the clock was set back by hours since the records were made
                 self._left = self._delayed.batches(self.divided, self._base_offset)[-len(self._left) :]
             self._delayed.later(self.go_on)
-
-
-def _pieces(records: list[Record]) -> list[list[Record]]:
-    """Divide records so that each piece is a batch of about STORED_BYTES at most, or one record."""
-    pieces: list[list[Record]] = []
-    size_bytes = 0
-    for record in records:
-        length_bytes = len(record.key or b"") + len(record.value or b"")
-        length_bytes += sum(len(name) + len(value or b"") + 4 for name, value in record.headers) + 32
-        if not pieces or size_bytes + length_bytes > STORED_BYTES:
-            pieces.append([])
-            size_bytes = 0
-        pieces[-1].append(record)
-        size_bytes += length_bytes
-    return pieces
