@@ -27,8 +27,8 @@ Change a head, not the page.
 
 [apis.md](apis.md) lists the versions of each API, and the APIs that the appliance does not serve. The table on this
 page lists the parts of a served API that the appliance does not support. If an authorizer is configured, every API
-checks permissions ([acls.md](acls.md)). [quotas.md](quotas.md) lists how quotas differ. If an API has no row, we know
-of no other difference from Apache Kafka 4.3.
+checks permissions ([acls.md](acls.md)). [quotas.md](quotas.md#differences-from-apache-kafka) lists the differences of
+quotas. If an API has no row, we know of no other difference from Apache Kafka 4.3.
 
 | API | versions | left out |
 |---|---|---|

@@ -19,6 +19,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from threading import Thread
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -45,6 +46,7 @@ LOOK_S: Final = 0.5
 OTHERS_S: Final = 75.0
 """How long other members may make no progress. A dead one holds its partitions for its session: 45 s by default."""
 COMMIT_S: Final = 15.0
+CLOSE_S: Final = 10.0
 
 END_OF_PARTITION: Final = -191
 NOT_ASSIGNED: Final = -172
@@ -161,8 +163,14 @@ class GroupReader:
         )
 
     def close(self) -> None:
-        """Leave the group."""
-        self._client.close()
+        """Leave the group. librdkafka waits for the coordinator; the command waits for `CLOSE_S` at most."""
+        leaving = Thread(target=self._client.close, daemon=True)
+        leaving.start()
+        leaving.join(CLOSE_S)
+        if leaving.is_alive():
+            self._warn(
+                f"group {self._group}: no answer from the coordinator; it keeps this member until its session is over"
+            )
 
     def topics(self) -> Mapping[str, Any]:
         """Return the topics of the cluster by name."""

@@ -39,13 +39,13 @@ and does not start. The error for an unknown name suggests the nearest known nam
 The appliance accepts Kafka's `num.network.threads` as `network.processes`, and Kafka's `num.io.threads` as
 `io.workers`. Apart from these two names, the file and the flags accept only the settings on this page. Three more
 settings belong to a single slot: `slot.stopped`, `leader.replication.throttled.rate` and
-`follower.replication.throttled.rate`. You can set them on a slot while the appliance runs ([slots.md](slots.md)), but
-not in the file. DescribeConfigs lists all other settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's
+`follower.replication.throttled.rate`. You can set these three while the appliance runs ([slots.md](slots.md)), but not
+in the file. DescribeConfigs lists all other settings of Apache Kafka as read-only, with Kafka's defaults. Kafka's
 own file `server.properties` is not a TOML file. If you pass this file, the appliance reports an error.
 
-Write names in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write tables.
-There is one exception. In TOML, `max.connections` cannot have a value and also be the table of
-`max.connections.per.ip`. Therefore write such names in quotes.
+Write the names of options in quotes, because TOML reads an unquoted dot as the beginning of a table. You can also write
+tables, with one exception. In TOML, `max.connections` cannot have a value and also be the table of
+`max.connections.per.ip`. Therefore write these two names in quotes.
 
 The column *takes* shows the values that an option accepts. The column *acts* shows when a new value takes effect. If
 the column shows `at once`, you can change the option while the appliance runs.
@@ -73,7 +73,7 @@ _SECTION_HEADS: Final = {
     ),
     "delegation_tokens": (
         "Delegation tokens",
-        "These options are for tokens that clients get from the broker, and log in with in place of a password "
+        "These options are for tokens from the broker with which clients log in instead of with a password "
         "([access.md](access.md#delegation-tokens)).",
     ),
     "network": (
@@ -111,19 +111,21 @@ _SECTION_HEADS: Final = {
     ),
     "audit": (
         "Audit journal",
-        "These options say what the audit journal records, and how much of it is kept ([audit-log.md](audit-log.md)).",
+        "These options set what the audit journal records, and how many entries it keeps "
+        "([audit-log.md](audit-log.md)).",
     ),
     "metrics": (
         "Metrics",
-        "These options set where the metrics page is, and how many series it may have ([metrics.md](metrics.md)).",
+        "These options set the address of the metrics page, and the number of its series "
+        "([metrics.md](metrics.md)).",
     ),
     "console": (
         "Console",
-        "These options set where the console is, and how much it may hold ([console.md](console.md)).",
+        "These options set the address of the console, and its limits ([console.md](console.md)).",
     ),
     "services": (
         "Services",
-        "These options switch delayed delivery on, and set its levels and limits "
+        "These options enable services such as delayed delivery, and set their levels and limits "
         "([delayed-delivery.md](delayed-delivery.md)).",
     ),
     "logging": ("Log", "These options decide what the processes log ([logs.md](logs.md))."),
@@ -132,15 +134,15 @@ _SECTION_HEADS: Final = {
 _TOPIC_HEAD: Final = """
 ## Topic settings
 
-The table lists all topic settings of Apache Kafka 4.3. To set one on a topic, use any Kafka tool or
+The table lists all topic settings of Apache Kafka 4.3. To set one of them on a topic, use any Kafka tool or
 `appliance topics create TOPIC --config NAME=VALUE`. To change the default for all topics, set the *broker-wide* name of
-the setting in the configuration file. Some settings have several broker-wide names. If you set several of them, the
-appliance uses the first in the list. The Kafka protocol accepts only plain numbers. `appliance topics create` and
+the setting in the configuration file. Some settings have several broker-wide names. If you set several names, the
+appliance uses the first name in the list. The Kafka protocol accepts only plain numbers. `appliance topics create` and
 `appliance configs set` also accept units.
 
-Any Kafka tool can change these settings while the appliance runs. On a topic, a tool changes the setting under its own
-name. On one broker, or on all brokers, a tool changes the setting under its first broker-wide name. Such a change
-survives a restart, and overrides the file.
+Any Kafka tool can change these settings while the appliance runs. On a topic, use the name of the
+setting. On one broker, or on all brokers, use the first broker-wide name. A change by a tool stays in effect after a
+restart, and overrides the configuration file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|

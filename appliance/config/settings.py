@@ -73,10 +73,10 @@ class Settings:
     data_directory_group: str | None = option(
         None,
         "data.directory.group",
-        doc="Group of users who may read the log directories. The option is for programs that read the "
-        "files as another user. With this option, log directories have mode 0750 and files have "
-        "mode 0640. Without this option, only the appliance's own user can read them (modes 0700 "
-        "and 0600).",
+        doc="Group of users who may read the log directories. Set this option for programs that read the "
+        "files as another user. With this option, log directories have mode 0750, and their files have "
+        "mode 0640. Without this option, only the appliance's own user can read the log "
+        "directories (modes 0700 and 0600).",
     )
     host: str = option(
         "127.0.0.1",
@@ -101,9 +101,9 @@ class Settings:
     advertised_host: str | None = option(
         None,
         "advertised.host",
-        doc="Address that the brokers give to clients. Without this option, the brokers give the value "
-        "of `host`. If `host` means every address (0.0.0.0 or ::), each client gets the address "
-        "that it has connected to. Set this option behind NAT or a port forward.",
+        doc="Address that the brokers give to clients. Without this option, the brokers give the value of "
+        "`host`. If `host` means every address (0.0.0.0 or ::), each client gets the address to which the "
+        "client has connected. Set this option behind NAT or a port forward.",
     )
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     ssl: TlsSettings = field(default_factory=TlsSettings)

@@ -83,25 +83,26 @@ _DECLARATIONS: Final = (
         "audit.enable",
         BOOLEAN,
         False,
-        "Whether the message audit counts the records of the topic: what came in and what went out, by client, group "
-        "and time bucket. It requires services.processes. See docs/message-audit.md. Kafka has no such setting.",
+        "Whether the message audit counts the produced and consumed records of the topic, by client, group "
+        "and time bucket. The setting needs services.processes. See docs/message-audit.md. Kafka has no "
+        "such setting.",
         effect=_NOW,
     ),
     _topic(
         "audit.headers",
         BOOLEAN,
         False,
-        "Whether the message audit reads the headers `audit.id` and `audit.time` of each record. With them it names "
-        "missing and repeated records. Without this setting it reads only the headers of batches, which costs less. "
-        "Kafka has no such setting.",
+        "Whether the message audit reads the headers `audit.id` and `audit.time` of each record. With "
+        "these headers, the audit finds missing and repeated records. Without this setting, the audit "
+        "reads only the headers of batches, which needs less processor time. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What the appliance does with old segments. `delete` deletes them by age and size. "
-        "`compact` keeps the last value of each key. You can set both.",
+        "What the broker does with old segments. `delete` deletes segments by age and size. `compact` "
+        "keeps the last value of each key. You can set both values.",
         broker="log.cleanup.policy",
         choices=("compact", "delete"),
         effect=_NOW,
@@ -152,8 +153,8 @@ _DECLARATIONS: Final = (
         "dead.letter.retry.topic",
         STRING,
         "",
-        "The retry topic whose dead letters the broker appends to this topic. The retry topic names this one in turn, "
-        "by retry.dead.letter.topic. See docs/retries.md. Kafka has no such setting.",
+        "The retry topic whose dead letters the broker appends to this topic. The retry topic must name "
+        "this topic in retry.dead.letter.topic. See docs/retries.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
@@ -182,16 +183,17 @@ _DECLARATIONS: Final = (
         "delivery.delay.enable",
         BOOLEAN,
         False,
-        "Whether the broker delivers records with a header `delivery.delay` or `delivery.at` later. "
-        "It requires services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
+        "Whether the broker delays records with a header `delivery.delay` or `delivery.at`. The setting "
+        "needs services.processes. See docs/delayed-delivery.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "delivery.delay.mode",
         STRING,
         "levels",
-        "How exact delayed delivery is. With `levels`, the broker raises each delay to the next level. With `exact`, a "
-        "record is delivered when it is due. Kafka has no such setting.",
+        "How exactly the broker delivers delayed records. With `levels`, the broker raises each delay to "
+        "the next level. With `exact`, the broker delivers a record when it is due. Kafka has no such "
+        "setting.",
         choices=("levels", "exact"),
         effect=_NOW,
     ),
@@ -199,10 +201,10 @@ _DECLARATIONS: Final = (
         "durability",
         STRING,
         "page-cache",
-        "When a record counts as written. With `page-cache`, this is when the record is in the page"
-        " cache, which survives the death of every process but not a power cut. With `fsync`, this "
-        "is when fdatasync has written the record to the disk. Kafka has no such setting. Kafka's "
-        "flush.messages=1 is the nearest one.",
+        "When a record counts as written. With `page-cache`, a record is written when it is in the page "
+        "cache, which survives the death of every process but not a power cut. With `fsync`, a record is "
+        "written when fdatasync has written it to the disk. Kafka has no such setting. Kafka's most "
+        "similar setting is flush.messages=1.",
         broker="durability",
         choices=("page-cache", "fsync"),
         effect=_NOW,
@@ -221,7 +223,8 @@ _DECLARATIONS: Final = (
         "flush.messages",
         LONG,
         INT64_MAX,
-        "Number of records after which the log is flushed to the disk. By default the kernel decides.",
+        "Number of records after which the broker flushes the log to the disk. By default the kernel "
+        "decides when to write to the disk.",
         broker="log.flush.interval.messages",
         unit="records",
         minimum=1,
@@ -230,7 +233,8 @@ _DECLARATIONS: Final = (
         "flush.ms",
         LONG,
         INT64_MAX,
-        "Time after which the log is flushed to the disk. By default the kernel decides.",
+        "Time after which the broker flushes the log to the disk. By default the kernel decides when to "
+        "write to the disk.",
         broker=(
             BrokerSynonym("log.flush.interval.ms", None, "ms"),
             BrokerSynonym("log.flush.scheduler.interval.ms", str(INT64_MAX), "ms"),
@@ -306,7 +310,7 @@ _DECLARATIONS: Final = (
         "message.timestamp.after.max.ms",
         LONG,
         _HOUR_MS,
-        "How far a record's timestamp may be ahead of the broker's clock.",
+        "Time by which a record's timestamp may be ahead of the broker's clock.",
         broker="log.message.timestamp.after.max.ms",
         unit="ms",
         minimum=0,
@@ -316,7 +320,7 @@ _DECLARATIONS: Final = (
         "message.timestamp.before.max.ms",
         LONG,
         INT64_MAX,
-        "How far a record's timestamp may be behind the broker's clock.",
+        "Time by which a record's timestamp may be behind the broker's clock.",
         broker="log.message.timestamp.before.max.ms",
         unit="ms",
         minimum=0,
@@ -416,41 +420,41 @@ _DECLARATIONS: Final = (
         "retry.dead.letter.topic",
         STRING,
         "",
-        "The topic to which the broker appends records that were handed back too often, or were rejected. It must name "
-        "this topic in turn, by dead.letter.retry.topic. Kafka has no such setting.",
+        "The topic to which the broker appends records that were handed back too often, or were rejected. "
+        "The dead-letter topic must name this topic in dead.letter.retry.topic. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.enable",
         BOOLEAN,
         True,
-        "Whether consumers may hand records back to this retry topic. With `false` the broker refuses them. Records "
-        "that wait already are still delivered. Kafka has no such setting.",
+        "Whether consumers may hand records back to this retry topic. With `false`, the broker rejects "
+        "hand-backs. The broker still delivers records that already wait. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.group",
         STRING,
         "",
-        "The consumer group whose retry topic this is. `appliance retries enable` sets it. What is produced to a topic "
-        "with this setting comes again after a delay. It requires delivery.delay.enable. See docs/retries.md. Kafka "
-        "has no such setting.",
+        "The consumer group to which this retry topic belongs. `appliance retries enable` sets this value. "
+        "The broker delivers the records of a topic with this setting again after a delay. The setting "
+        "needs delivery.delay.enable. See docs/retries.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.levels",
         LIST,
         ("10s", "30s", "1m", "2m", "5m", "10m"),
-        "How long a record waits after it was handed back for the first time, the second time, and so on. The last "
-        "level counts for all further times. Kafka has no such setting.",
+        "Delays after the first hand-back of a record, the second hand-back, and so on. The last delay "
+        "applies to all further hand-backs. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.max",
         INT,
         16,
-        "How often the broker delivers a record again at most. When it is handed back once more, it becomes a dead "
-        "letter. Kafka has no such setting.",
+        "Maximum number of times that the broker delivers a record again. After one more hand-back, the "
+        "record becomes a dead letter. Kafka has no such setting.",
         unit="deliveries",
         minimum=0,
         maximum=10_000,
@@ -460,23 +464,23 @@ _DECLARATIONS: Final = (
         "retry.ordered",
         BOOLEAN,
         False,
-        "Whether records that follow a failed one wait for it. Then consumers keep a failed record, and hand back dead "
-        "ones only. Kafka has no such setting.",
+        "Whether later records wait for a failed record. Consumers then keep a failed record, and hand "
+        "back only dead letters. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.ordered.by.key",
         BOOLEAN,
         False,
-        "With `retry.ordered`: whether only the records of the same partition with the same key wait for a failed one. "
-        "Kafka has no such setting.",
+        "With `retry.ordered`: whether only the later records of the same partition with the same key wait "
+        "for a failed record. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "retry.topic",
         STRING,
         "",
-        "The topic whose records this retry topic is for. Kafka has no such setting.",
+        "The topic to which this retry topic belongs. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
@@ -530,16 +534,17 @@ _DECLARATIONS: Final = (
         "trace.enable",
         BOOLEAN,
         False,
-        "Whether the broker traces records that have a header `traceparent` whose flags say `sampled`. It requires "
-        "services.processes. See docs/trace.md. Kafka has no such setting.",
+        "Whether the broker traces records with a header `traceparent` that has the flag `sampled`. The "
+        "setting needs services.processes. See docs/trace.md. Kafka has no such setting.",
         effect=_NOW,
     ),
     _topic(
         "trace.sample",
         INT,
         0,
-        "With trace.enable, the broker also traces the records of one in this number of keys, and one in this number "
-        "of records without a key. 0 means only those with a header. Kafka has no such setting.",
+        "With trace.enable, the broker also traces the records of one in this number of keys, and one in "
+        "this number of records without a key. 0 means that the broker traces only records with the header "
+        "`traceparent`. Kafka has no such setting.",
         minimum=0,
         maximum=1_000_000_000,
         effect=_NOW,

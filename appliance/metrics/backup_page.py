@@ -18,16 +18,24 @@ def _gauge(name: str, help: str, unit: str = "") -> Family:
     return Family(f"appliance_backup_{name}", Kind.GAUGE, help, _TARGET, unit)
 
 
-SUCCEEDED = _gauge("succeeded", "1 if the last attempt has stored a backup, else 0.")
+SUCCEEDED = _gauge("succeeded", "1 if the last attempt has stored a backup, otherwise 0.")
 ATTEMPT_TIME = _gauge(
-    "last_attempt_timestamp_seconds", "When the last attempt ended, in seconds since 1970.", "seconds"
+    "last_attempt_timestamp_seconds",
+    "Time at which the last attempt ended, in seconds since 1970.",
+    "seconds",
 )
 SUCCESS_TIME = _gauge(
-    "last_success_timestamp_seconds", "When the last backup was stored, in seconds since 1970.", "seconds"
+    "last_success_timestamp_seconds",
+    "Time at which the last backup was stored, in seconds since 1970.",
+    "seconds",
 )
 DURATION = _gauge("duration_seconds", "Time that the last backup took.", "seconds")
 SIZE = _gauge("size_bytes", "Bytes that the last backup holds.", "bytes")
-COPIED = _gauge("copied_bytes", "Bytes of it that it has stored; the others were there.", "bytes")
+COPIED = _gauge(
+    "copied_bytes",
+    ("Bytes that the last backup has stored. The target already had the other bytes."),
+    "bytes",
+)
 PARTITIONS = _gauge("partitions", "Partitions that the last backup holds.")
 
 ALL: Final = (SUCCEEDED, ATTEMPT_TIME, SUCCESS_TIME, DURATION, SIZE, COPIED, PARTITIONS)

@@ -32,31 +32,37 @@ def _gauge(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -
 
 # The appliance
 
-BUILD_INFO = _gauge("build_info", "Always 1. The labels say what runs.", ("version", "build", "cluster_id"))
+BUILD_INFO = _gauge(
+    "build_info",
+    "Always 1. The labels show the version, the build and the cluster id.",
+    ("version", "build", "cluster_id"),
+)
 READY = _gauge("ready", "1 if every partition with a leader is served, as /readyz answers.")
 CONTROLLER_ACTIVE = _gauge("controller_active", "1 if a controller runs and has published metadata.")
 BROKERS = _gauge("brokers", "Broker slots that are registered.")
-TOPICS = _gauge("topics", "Topics, internal ones included.")
+TOPICS = _gauge("topics", "Topics, including internal topics.")
 TOPICS_WITHOUT_SERIES = _gauge(
-    "topics_without_series", "Topics beyond metrics.topics.max, which have no series of their own."
+    "topics_without_series", "Topics above metrics.topics.max, which have no own series."
 )
 
 # Traffic
 
 NETWORK_RECEIVED = _counter("network_received_bytes", "Bytes that clients have sent.", (), "bytes")
-NETWORK_SENT = _counter("network_sent_bytes", "Bytes that clients were sent.", (), "bytes")
+NETWORK_SENT = _counter("network_sent_bytes", "Bytes that the broker has sent to clients.", (), "bytes")
 PRODUCED_BYTES = _counter("produced_bytes", "Bytes of batches that clients have produced.", (), "bytes")
 PRODUCED_RECORDS = _counter("produced_records", "Records that clients have produced.")
 FETCHED_BYTES = _counter("fetched_bytes", "Bytes of batches that clients have fetched.", (), "bytes")
 CONNECTIONS = _gauge("connections", "Open connections of clients.", _PROCESS)
 CONNECTION_ERRORS = _counter(
-    "connection_errors", "Connections that were closed for what their client sent.", _PROCESS
+    "connection_errors",
+    "Connections that the broker has closed because of invalid data from the client.",
+    _PROCESS,
 )
 
 # Requests
 
 REQUESTS = _counter("requests", "Requests that clients have sent.", ("api",))
-REQUEST_BYTES = _counter("request_bytes", "Bytes of these requests.", ("api",), "bytes")
+REQUEST_BYTES = _counter("request_bytes", "Bytes of the requests that clients have sent.", ("api",), "bytes")
 PARTITION_ERRORS = _counter(
     "partition_errors",
     "Partitions of Produce and Fetch requests that were answered with an error.",
@@ -65,14 +71,15 @@ PARTITION_ERRORS = _counter(
 REQUEST_DURATION = Family(
     "appliance_request_duration_seconds",
     _H,
-    "Time from a request's arrival to the last byte of its answer. Of Produce and Fetch, one request in 16 is timed.",
+    "Time from a request's arrival to the last byte of its answer. For Produce and Fetch, the broker "
+    "measures one request in 16.",
     ("api",),
     "seconds",
 )
 STAGE_DURATION = Family(
     "appliance_request_stage_duration_seconds",
     _H,
-    "Parts of that time: receive, queue, log, replicate, answer, send: see the rules above.",
+    "Time of the stages of a request: receive, queue, log, replicate, answer, send (see Rules).",
     ("api", "stage"),
     "seconds",
 )
@@ -80,7 +87,7 @@ STAGE_DURATION = Family(
 # Replication and partitions
 
 LED_PARTITIONS = _gauge("led_partitions", "Partitions that a broker slot leads.", _BROKER)
-REPLICAS = _gauge("replicas", "Replicas of a broker slot, those that it leads included.", _BROKER)
+REPLICAS = _gauge("replicas", "Replicas of a broker slot, including those that it leads.", _BROKER)
 UNDER_REPLICATED = _gauge(
     "under_replicated_partitions",
     "Partitions that a broker slot leads with fewer in-sync replicas than replicas.",
@@ -98,7 +105,7 @@ AT_MIN_ISR = _gauge(
 )
 NOT_PREFERRED = _gauge(
     "not_preferred_leader_partitions",
-    "Partitions whose preferred leader is this broker slot, and that another one leads.",
+    "Partitions whose preferred leader is this broker slot, and that another slot leads.",
     _BROKER,
 )
 OFFLINE_PARTITIONS = _gauge(
@@ -108,20 +115,22 @@ ISR_SHRINKS = _counter("isr_shrinks", "Replicas that have left a set of in-sync 
 ISR_EXPANSIONS = _counter("isr_expansions", "Replicas that have joined a set of in-sync replicas.")
 UNCLEAN_ELECTIONS = _counter(
     "unclean_leader_elections",
-    "Leaders that were elected although they were not in sync, so records may be lost.",
+    "Elections of leaders that were not in sync, so that records may be lost.",
 )
-PENDING_CHANGES = _gauge("controller_pending_changes", "Changes that the controller is carrying out.")
+PENDING_CHANGES = _gauge(
+    "controller_pending_changes", ("Changes that the controller has started and not finished.")
+)
 
 # Logs
 
 LOG_BYTES = _gauge(
     "log_bytes", "Bytes of the logs that a broker slot leads, at most 5 s old.", _BROKER, "bytes"
 )
-LOG_SEGMENTS = _gauge("log_segments", "Segments of these logs.", _BROKER)
+LOG_SEGMENTS = _gauge("log_segments", "Segments of the logs that a broker slot leads.", _BROKER)
 FLUSH_DURATION = Family(
     "appliance_log_flush_duration_seconds",
     _H,
-    "Time that flushes of a broker slot's logs to the disk took, in its workers.",
+    "Time of flushes to the disk by the workers of a broker slot.",
     _BROKER,
     "seconds",
 )
@@ -130,7 +139,7 @@ FAILED_DIRECTORIES = _gauge(
 )
 DISK_FREE = _gauge(
     "disk_free_bytes",
-    "Bytes that the appliance may still write to the file system of a log directory.",
+    "Free bytes in the file system of a log directory that the appliance may use.",
     ("broker", "directory"),
     "bytes",
 )
@@ -138,7 +147,7 @@ DISK_SIZE = _gauge(
     "disk_size_bytes", "Size of the file system of a log directory.", ("broker", "directory"), "bytes"
 )
 MOVING_PARTITIONS = _gauge(
-    "moving_partitions", "Partitions that a broker slot moves to another log directory.", _BROKER
+    "moving_partitions", "Partitions that are moving to another log directory of the broker slot.", _BROKER
 )
 LOST_PARTITIONS = _counter(
     "lost_partitions",
@@ -150,27 +159,37 @@ REPAIRED_BATCHES = _counter(
 )
 PRODUCER_IDS = _gauge("producer_ids", "Producer ids that a broker slot's logs remember.", _BROKER)
 FORGOTTEN_PRODUCER_IDS = _counter(
-    "forgotten_producer_ids", "Producer ids that were forgotten because there were too many.", _BROKER
+    "forgotten_producer_ids",
+    "Producer ids that partitions have forgotten, because there were too many.",
+    _BROKER,
 )
-CLEANER_LOGS = _gauge("cleaner_logs", "Logs that are compacted, as of the last round.")
+CLEANER_LOGS = _gauge(
+    "cleaner_logs", ("Logs that are compacted, as counted in the last round of the cleaner.")
+)
 CLEANER_UNCLEANABLE = _gauge("cleaner_uncleanable_partitions", "Partitions that the cleaner cannot compact.")
 CLEANER_ROUNDS = _counter("cleaner_rounds", "Rounds of the cleaner.")
 CLEANER_FREED = _counter("cleaner_freed_bytes", "Bytes that compaction has freed.", (), "bytes")
 
 # Waiting
 
-PURGATORY_WAITING = _gauge("purgatory_waiting_fetches", "Fetches that wait for records.")
-PURGATORY_KEYS = _gauge("purgatory_watched_partitions", "Partitions for which fetches wait.")
+PURGATORY_WAITING = _gauge("purgatory_waiting_fetches", "Fetch requests that wait for records.")
+PURGATORY_KEYS = _gauge("purgatory_watched_partitions", "Partitions for which fetch requests wait.")
 PURGATORY_HELD = _gauge(
-    "purgatory_held_answers", "Answers whose deadline the purgatory keeps, such as acks=all."
+    "purgatory_held_answers",
+    (
+        "Waiting answers whose deadline the purgatory keeps, such as answers to produce requests with "
+        "acks=all."
+    ),
 )
 PURGATORY_ENDED = _counter(
     "purgatory_ended_fetches",
-    "Fetches that have left the purgatory: satisfied, expired or cancelled.",
+    "Fetch requests that have left the purgatory: satisfied, expired or cancelled.",
     ("outcome",),
 )
 PURGATORY_EXPIRED_ANSWERS = _counter("purgatory_expired_answers", "Answers that have reached their deadline.")
-EARLY_FETCHES = _counter("early_fetches", "Fetches that were answered early, because too many waited.")
+EARLY_FETCHES = _counter(
+    "early_fetches", ("Fetch requests that the broker has answered early, because too many waited.")
+)
 
 # Groups and transactions
 
@@ -178,13 +197,13 @@ GROUPS = _gauge("groups", "Consumer groups.")
 GROUP_MEMBERS = _gauge("group_members", "Members of a consumer group.", ("group",))
 GROUP_LAG = _gauge(
     "group_lag_records",
-    "High watermark less committed offset, both as of the last round, summed over the partitions of a topic.",
+    "High watermark minus committed offset in the last round, summed over the partitions of a topic.",
     _GROUP,
 )
 GROUP_STABLE_LAG = _gauge(
     "group_stable_lag_records",
-    "Last stable offset less committed offset. A consumer with read_committed cannot read further while a transaction "
-    "is open.",
+    "Last stable offset minus committed offset. A consumer with read_committed cannot read further while a "
+    "transaction is open.",
     _GROUP,
 )
 GROUP_PARTITION_LAG = _gauge(
@@ -197,13 +216,15 @@ GROUP_COMMITTED = _gauge(
 )
 GROUP_LAG_SECONDS = _gauge(
     "group_lag_seconds",
-    "How old the record is that the group reads next, the oldest of a topic's partitions; 0 where it has read all.",
+    "Age of the next record that the group will read, the maximum of a topic's partitions. 0 if the group "
+    "has read all records.",
     _GROUP,
     "seconds",
 )
 GROUP_STABLE_LAG_SECONDS = _gauge(
     "group_stable_lag_seconds",
-    "The same for a consumer with read_committed: 0 where everything below the last stable offset is read.",
+    "As appliance_group_lag_seconds, for a consumer with read_committed: 0 if the group has read all "
+    "records below the last stable offset.",
     _GROUP,
     "seconds",
 )
@@ -215,32 +236,39 @@ GROUP_PARTITION_LAG_SECONDS = _gauge(
 )
 GROUP_LAST_COMMIT = _gauge(
     "group_last_commit_timestamp_seconds",
-    "When the group has last committed an offset in the topic, in seconds since 1970.",
+    "Time of the group's last commit in the topic, in seconds since 1970.",
     _GROUP,
     "seconds",
 )
 GROUP_PARTITION_COMMIT = _gauge(
     "group_partition_commit_timestamp_seconds",
-    "When the group has last committed in the partition, with metrics.partitions.",
+    "Time of the group's last commit in the partition, with metrics.partitions.",
     _GROUP_PARTITION,
     "seconds",
 )
-GROUP_LOOKS = _counter("group_age_looks", "Looks at logs for the ages of the records that groups read next.")
+GROUP_LOOKS = _counter("group_age_looks", "Readings of batch headers for the ages of groups.")
 GROUPS_WITHOUT_SERIES = _gauge(
     "groups_without_series",
-    "Groups that have no series of their own: beyond metrics.groups.max, or with a name that no question has room for.",
+    "Groups without own series: above metrics.groups.max, or with a name that is too long for a request to "
+    "the coordinators.",
 )
 OFFSET_COMMITS = _counter("offset_commits", "Commits of offsets.")
 COORDINATOR_APPENDS = _counter("coordinator_appends", "Batches that coordinators have written.")
 DROPPED_REQUESTS = _counter(
     "coordinator_dropped_requests", "Requests that coordinators have dropped, because their client had left."
 )
-GROUP_MEMBER_BYTES = _gauge("group_member_bytes", "Memory that members of groups take.", (), "bytes")
-REFUSED_GROUPS = _counter("refused_groups", "Groups that were refused: see group.max.count.")
-REFUSED_MEMBERS = _counter("refused_members", "Requests of members that were refused: see group.members.max.")
+GROUP_MEMBER_BYTES = _gauge(
+    "group_member_bytes", "Memory of the coordinators for the members of groups.", (), "bytes"
+)
+REFUSED_GROUPS = _counter(
+    "refused_groups", ("New groups that coordinators have rejected: see group.max.count.")
+)
+REFUSED_MEMBERS = _counter(
+    "refused_members", ("Requests of members that coordinators have rejected: see group.members.max.")
+)
 FORGOTTEN_MEMBERS = _counter(
     "forgotten_member_ids",
-    "Ids of members that had not joined and were forgotten: see group.pending.members.max.",
+    "Forgotten ids of members that had not joined: see group.pending.members.max.",
 )
 TRANSACTIONAL_IDS = _gauge("transactional_ids", "Transactional ids that coordinators remember.")
 OPEN_TRANSACTIONS = _gauge("open_transactions", "Transactions that are open and can time out.")
@@ -249,50 +277,54 @@ TIMED_OUT_TRANSACTIONS = _counter(
 )
 PENDING_TRANSACTIONS = _gauge(
     "transactions_without_markers",
-    "Transactions whose outcome is certain, and whose markers are not all written.",
+    "Transactions that are decided, and whose markers are not all written.",
 )
 MARKERS = _counter("transaction_markers", "Transaction markers that were written.")
 REFUSED_TRANSACTIONAL_IDS = _counter(
-    "refused_transactional_ids", "Transactional ids that were refused: see transactional.id.max.count."
+    "refused_transactional_ids",
+    ("Transactional ids that coordinators have rejected: see transactional.id.max.count."),
 )
 
 # Quotas, audit, keys
 
-THROTTLED_ANSWERS = _counter("throttled_answers", "Answers that told a client to wait, because of a quota.")
-THROTTLE_TIME = _counter("throttle_seconds", "Time that these answers told clients to wait.", (), "seconds")
+THROTTLED_ANSWERS = _counter("throttled_answers", "Answers with a throttle time, because of a quota.")
+THROTTLE_TIME = _counter("throttle_seconds", "Sum of the throttle times in answers.", (), "seconds")
 THROTTLED_SESSIONS = _gauge("throttled_sessions", "Sessions that are throttled now.")
-FORGOTTEN_BUDGETS = _counter(
-    "forgotten_budgets", "Budgets of quotas that were forgotten: see docs/quotas.md."
-)
+FORGOTTEN_BUDGETS = _counter("forgotten_budgets", "Discarded counts of quotas: see docs/quotas.md.")
 AUDIT_ENTRIES = _counter("audit_entries", "Entries of the audit journal that were written.", ("to",))
 LOST_AUDIT_ENTRIES = _counter("lost_audit_entries", "Entries of the audit journal that were lost.")
 IDENTITY_KEYS = _gauge("identity_keys", "Keys of the identity provider that are in use.")
-IDENTITY_KEY_FETCHES = _counter("identity_key_fetches", "Attempts to fetch these keys.", ("outcome",))
-UNKNOWN_IDENTITY_KEYS = _counter("unknown_identity_keys", "Tokens whose key was not known.")
+IDENTITY_KEY_FETCHES = _counter(
+    "identity_key_fetches", ("Attempts to fetch the keys of the identity provider."), ("outcome",)
+)
+UNKNOWN_IDENTITY_KEYS = _counter("unknown_identity_keys", "Tokens that were signed with an unknown key.")
 
 # Processes
 
 PROCESS_UP = _gauge("process_up", "1 if the process runs.", _PROCESS)
 PROCESS_RESTARTS = _counter(
-    "process_restarts", "How often the supervisor has started the process again.", _PROCESS
+    "process_restarts", "Number of times that the supervisor has restarted the process.", _PROCESS
 )
 PROCESS_START = _gauge(
-    "process_start_time_seconds", "When the process was started, in seconds since 1970.", _PROCESS, "seconds"
+    "process_start_time_seconds", "Start time of the process, in seconds since 1970.", _PROCESS, "seconds"
 )
 PROCESS_CPU = _counter("process_cpu_seconds", "Processor time, user and system.", _PROCESS, "seconds")
 PROCESS_RESIDENT = _gauge(
     "process_resident_bytes",
-    "Resident memory. Shared memory counts in each process that uses it.",
+    "Resident memory. Each process that uses shared memory counts this memory.",
     _PROCESS,
     "bytes",
 )
 PROCESS_PROPORTIONAL = _gauge(
     "process_proportional_bytes",
-    "Memory of the process, each page divided by how many processes have it (PSS), at most 30 s old.",
+    "Memory of the process (PSS): the size of each page is divided by the number of processes that use it. "
+    "At most 30 s old.",
     _PROCESS,
     "bytes",
 )
-PROCESS_OPEN_FILES = _gauge("process_open_files", "Descriptors that the process has open, as old.", _PROCESS)
+PROCESS_OPEN_FILES = _gauge(
+    "process_open_files", "Open descriptors of the process, at most 30 s old.", _PROCESS
+)
 PROCESS_DISK_READ = _counter(
     "process_disk_read_bytes",
     "Bytes that disks have read for the process, at most 30 s old. Bytes from the page cache do not count.",
@@ -301,7 +333,7 @@ PROCESS_DISK_READ = _counter(
 )
 PROCESS_DISK_WRITTEN = _counter(
     "process_disk_written_bytes",
-    "Bytes of files that the process has changed in the page cache, for the disk to write, as old.",
+    "Bytes that the process has written to files in the page cache, at most 30 s old.",
     _PROCESS,
     "bytes",
 )
@@ -312,15 +344,18 @@ PROCESS_IDLE = _counter(
     "process_idle_seconds", "Time in which the process's loop slept.", _PROCESS, "seconds"
 )
 PROCESS_LOOPS = _counter("process_loops", "Turns of the process's loop.", _PROCESS)
-PROCESS_QUEUE = _gauge("process_queue_depth", "Requests that wait for the process.", _PROCESS)
-PROCESS_REQUESTS = _counter("process_requests", "Requests or messages that the process has taken.", _PROCESS)
+PROCESS_QUEUE = _gauge("process_queue_depth", "Requests in the queues of the process.", _PROCESS)
+PROCESS_REQUESTS = _counter(
+    "process_requests", "Requests or messages that the process has handled.", _PROCESS
+)
 NETWORK_IDLE = _gauge(
     "network_idle_ratio",
-    "Share of the last minute in which network processes slept, 0 to 1; below 0.3 they are short.",
+    "Share of the last minute in which network processes slept, 0 to 1. Below 0.3, use more network "
+    "processes.",
 )
 WORKER_IDLE = _gauge(
     "worker_idle_ratio",
-    "Share of the last minute in which I/O workers slept, 0 to 1; below 0.3 they are short.",
+    "Share of the last minute in which I/O workers slept, 0 to 1. Below 0.3, use more I/O workers.",
 )
 
 # Series of topics
@@ -342,7 +377,7 @@ TOPIC_FAILED_FETCHES = _counter(
     "topic_failed_fetch_requests", "Partitions of Fetch requests that have failed.", _TOPIC
 )
 TOPIC_LOG_BYTES = _gauge("topic_log_bytes", "Bytes of the leaders' logs, at most 5 s old.", _TOPIC, "bytes")
-TOPIC_LOG_SEGMENTS = _gauge("topic_log_segments", "Segments of these logs.", _TOPIC)
+TOPIC_LOG_SEGMENTS = _gauge("topic_log_segments", "Segments of the leaders' logs.", _TOPIC)
 TOPIC_RECORDS = _gauge("topic_offsets", "Offsets between log start and high watermark.", _TOPIC)
 
 # Series of partitions, with metrics.partitions
@@ -354,22 +389,25 @@ PARTITION_LOG_END = _gauge("partition_log_end_offset", "Log end offset of the le
 PARTITION_LOG_BYTES = _gauge("partition_log_bytes", "Bytes of the leader's log.", _PARTITION, "bytes")
 PARTITION_IN_SYNC = _gauge("partition_in_sync_replicas", "In-sync replicas.", _PARTITION)
 PARTITION_REPLICAS = _gauge("partition_replicas", "Replicas.", _PARTITION)
-PARTITION_LEADER = _gauge("partition_leader", "Broker slot that leads the partition; -1: none.", _PARTITION)
+PARTITION_LEADER = _gauge(
+    "partition_leader", ("Broker slot that leads the partition. -1 if there is no leader."), _PARTITION
+)
 
 # What clients push, with metrics.client.telemetry
 
-CLIENTS = _gauge("client_telemetry_clients", "Clients that have pushed metrics and are not silent.")
+CLIENTS = _gauge("client_telemetry_clients", "Clients that have pushed metrics in the last three intervals.")
 CLIENT_PUSHES = _counter(
     "client_telemetry_pushes",
-    "Pushes: read, unreadable (no OTLP, too large), refused (too early, other subscription), lost (no time to read).",
+    "Pushes of metrics by clients: read, unreadable (not OTLP, or too large), refused (too early, or "
+    "another subscription), or lost (no time to read them).",
     ("outcome",),
 )
 DROPPED_CLIENT_SERIES = _counter(
-    "client_telemetry_dropped_series", "Series that had no room: see metrics.client.telemetry.series.max."
+    "client_telemetry_dropped_series", "Dropped series of clients: see metrics.client.telemetry.series.max."
 )
 CLIENT_METRIC = _gauge(
     "client_metric",
-    "A metric of a client, as it has pushed it. Sums count from the client's start.",
+    "A metric that a client has pushed. Sums count from the client's start.",
     ("metric", "client_id", "instance", "software", "attributes"),
 )
 
@@ -377,7 +415,7 @@ CLIENT_METRIC = _gauge(
 
 DELAYED_STORED = _counter(
     "delayed_stored_records",
-    "Delayed records that were stored to be delivered later, those of retries included.",
+    "Delayed records that the broker has stored, including retried records.",
 )
 DELAYED_DELIVERED = _counter(
     "delayed_delivered_records", "Delayed records that were appended to their topics."
@@ -385,34 +423,38 @@ DELAYED_DELIVERED = _counter(
 DELAYED_LATENESS = Family(
     "appliance_delayed_lateness_seconds",
     _H,
-    "How late delayed records were delivered: from the time at which each was due until it was in its topic.",
+    "Lateness of delivered records: the time from the due time of a delayed record until it was in its "
+    "topic.",
     (),
     "seconds",
 )
 DELAYED_WAITING = _gauge(
     "delayed_waiting_records",
-    "Delayed records that are stored and not delivered, those of open transactions included.",
+    "Delayed records that wait for their delivery, including those of open transactions.",
 )
 DELAYED_OVERDUE = _gauge(
     "delayed_overdue_seconds",
-    "For how long a delayed record has been due that is not delivered, the longest of all; 0 if none is due.",
+    "Longest time for which an undelivered record has been due. 0 if no record is due.",
     (),
     "seconds",
 )
-DELAYED_OPEN = _gauge("delayed_open_deliveries", "Batches of delayed records that are on their way to a log.")
+DELAYED_OPEN = _gauge(
+    "delayed_open_deliveries", ("Batches of delayed records that are being appended to their topics.")
+)
 DELAYED_CANCELLED = _counter("delayed_cancelled_records", "Delayed records that a producer has cancelled.")
 DELAYED_DROPPED = _counter(
     "delayed_dropped_records",
-    "Delayed records that could not be delivered: their topic was deleted, or refuses them.",
+    "Delayed records that could not be delivered, because their topic was deleted or rejects them.",
 )
 DELAYED_REPEATED = _counter(
-    "delayed_repeated_records", "Delayed records that a client has sent again, and that are delivered once."
+    "delayed_repeated_records",
+    ("Repeated delayed records of producers that the broker has recognized and dropped."),
 )
 HANDED_BACK = _counter(
     "retry_handed_back_records",
-    "Records that consumers have handed back and get again, or that were replayed.",
+    "Records that the broker delivers again after a hand-back or a replay.",
 )
-DEAD_LETTERS = _counter("retry_dead_letters", "Records that consumers have handed back for the last time.")
+DEAD_LETTERS = _counter("retry_dead_letters", "Records that have become dead letters.")
 AUDITED_RECORDS = _counter("message_audit_records", "Records that the message audit has counted.")
 UNAUDITED_COMMITS = _counter(
     "message_audit_missed_commits",
@@ -420,11 +462,15 @@ UNAUDITED_COMMITS = _counter(
 )
 LOST_OBSERVATIONS = _counter(
     "message_audit_lost_observations",
-    "Observations of network processes that were lost before audit and trace have read them.",
+    "Observations of network processes that were lost before the audit and the trace could read them.",
 )
-TRACED_RECORDS = _counter("trace_records", "Records whose steps were traced.")
+TRACED_RECORDS = _counter("trace_records", "Records that the broker has traced.")
 UNTRACED_RECORDS = _counter(
-    "trace_untraced_records", "Records that were not traced, because too many in a second ask for it."
+    "trace_untraced_records",
+    (
+        "Records with a requested trace that the broker has not traced, because there were too many in a "
+        "second."
+    ),
 )
 DROPPED_STEPS = _counter("trace_dropped_steps", "Steps of traces that were not sent to trace.otlp.endpoint.")
 
@@ -436,7 +482,8 @@ CONSOLE_REQUESTS = _counter("console_requests", "Requests to the console.")
 CONSOLE_REFUSED = _counter("console_refused_requests", "Requests to the console that were refused.")
 CONSOLE_REFUSED_LOGINS = _counter("console_refused_logins", "Logins to the console that were refused.")
 CONSOLE_ENDED = _counter(
-    "console_ended_connections", "Connections to the console that were late, or made room for others."
+    "console_ended_connections",
+    ("Connections to the console that it has closed, because they were too slow or too many."),
 )
 
 # The metrics process itself
@@ -448,13 +495,17 @@ OTLP_REQUESTS = _counter(
 PAGES = _counter("metrics_requests", "Requests to the metrics process.")
 REFUSED_PAGES = _counter("metrics_refused_requests", "Requests to the metrics process that were refused.")
 ENDED_READERS = _counter(
-    "metrics_ended_connections", "Connections to the metrics process that were late, or made room for others."
+    "metrics_ended_connections",
+    ("Connections to the metrics process that it has closed, because they were too slow or too many."),
 )
-PAGE_SECONDS = _gauge("metrics_page_seconds", "Time that the page before this one took.", (), "seconds")
-GROUP_ROUNDS = _counter("metrics_group_rounds", "Rounds of questions about groups.", ("outcome",))
+PAGE_SECONDS = _gauge("metrics_page_seconds", "Time to build the previous page.", (), "seconds")
+GROUP_ROUNDS = _counter(
+    "metrics_group_rounds", "Rounds of requests to the coordinators about groups.", ("outcome",)
+)
 GROUP_ROUND_AGE = _gauge(
     "metrics_group_round_age_seconds",
-    "Time since the last whole round about groups began: the age of members, committed offsets and lags.",
+    "Time since the start of the last complete round about groups: the age of members, committed offsets "
+    "and lags.",
     (),
     "seconds",
 )

@@ -83,13 +83,13 @@ GLOBAL_PARTITIONS = Family(f"{_CONTROLLER}_globalpartitioncount", _G, "Partition
 IMBALANCE = Family(
     f"{_CONTROLLER}_preferredreplicaimbalancecount",
     _G,
-    "Partitions not led by their preferred leader.",
+    "Partitions whose leader is not the preferred leader.",
     _BROKER,
 )
 UNCLEAN_ELECTIONS = Family(
     "kafka_controller_controllerstats_uncleanleaderelections_total",
     _C,
-    "Leaders elected that were not in sync.",
+    "Elections of leaders that were not in sync.",
 )
 
 _REPLICA_MANAGER: Final = "kafka_server_replicamanager"
@@ -136,7 +136,7 @@ DISK_WRITTEN = Family(
 )
 PROCESS_CPU = Family("process_cpu_seconds_total", _C, "Processor time of all processes, user and system.")
 PROCESS_MEMORY = Family(
-    "process_resident_memory_bytes", _G, "Memory of all processes; what they share counts once (PSS)."
+    "process_resident_memory_bytes", _G, "Memory of all processes. Shared memory counts once (PSS)."
 )
 PROCESS_FILES = Family("process_open_fds", _G, "Descriptors that all processes have open.")
 
@@ -169,13 +169,13 @@ TOTAL_TIME_MS = Family(
 SEND_TIME_MS = Family(
     "kafka_network_requestmetrics_responsesendtimems",
     Kind.SUMMARY,
-    "Milliseconds from the answer to its last byte.",
+    "Milliseconds from the complete answer until its last byte is sent.",
     ("request",),
 )
 QUEUE_TIME_MS = Family(
     "kafka_network_requestmetrics_requestqueuetimems",
     Kind.SUMMARY,
-    "Milliseconds from a request's arrival until a worker takes an operation of it.",
+    "Milliseconds from a request's arrival until a worker takes an operation of the request.",
     ("request",),
 )
 LOCAL_TIME_MS = Family(
@@ -199,7 +199,7 @@ QUEUE_SIZE = Family(
 PURGATORY = Family(
     "kafka_server_delayedoperationpurgatory_purgatorysize", _G, "Operations that wait.", ("delayedOperation",)
 )
-BROKER_STATE = Family("kafka_server_kafkaserver_brokerstate", _G, "3 if the broker serves.", _BROKER)
+BROKER_STATE = Family("kafka_server_kafkaserver_brokerstate", _G, "3 if the broker serves clients.", _BROKER)
 GROUPS = Family("kafka_coordinator_group_groupmetadatamanager_numgroups", _G, "Consumer groups.")
 
 # B
@@ -226,7 +226,7 @@ PREFERRED = _topic_partition("leader_is_preferred", "1 if the preferred leader l
 _GROUP: Final = ("consumergroup", "topic", "partition")
 _GROUP_TOPIC: Final = ("consumergroup", "topic")
 GROUP_OFFSET = Family("kafka_consumergroup_current_offset", _G, "Committed offset.", _GROUP)
-GROUP_LAG = Family("kafka_consumergroup_lag", _G, "High watermark less committed offset.", _GROUP)
+GROUP_LAG = Family("kafka_consumergroup_lag", _G, "High watermark minus committed offset.", _GROUP)
 GROUP_TOPIC_OFFSET = Family(
     "kafka_consumergroup_current_offset", _G, "Committed offsets, summed.", _GROUP_TOPIC
 )

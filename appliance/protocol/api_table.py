@@ -17,10 +17,10 @@ _HEAD: Final = """\
 This page is generated with `python -m appliance.protocol.api_table docs/apis.md`. Change
 `appliance/protocol/api_versions.py`, not the page.
 
-The version ranges are those of Apache Kafka 4.3. The broker *advertises* an API and its versions in its answer to
-ApiVersions. It advertises only APIs that it serves. The broker advertises Produce from version 0, because old versions
-of librdkafka need this. It rejects Produce requests below version 3 (KAFKA-18659). *Flexible from* is the first version
-with tagged fields (KIP-482). [left-out.md](left-out.md) lists what is missing in the served APIs.
+The version ranges are those of Apache Kafka 4.3. *Advertised* are the versions in the broker's answer to ApiVersions.
+The broker advertises only APIs that it serves. It advertises Produce from version 0, because old versions of librdkafka
+need this. The broker rejects Produce requests below version 3 (KAFKA-18659). *Flexible from* is the first version with
+tagged fields (KIP-482). [left-out.md](left-out.md) lists the parts of the served APIs that are missing.
 
 """
 

@@ -1,4 +1,4 @@
-"""The page that compares the command line: its commands parse, and it leaves out none of them and no script of Kafka."""
+"""The page that compares the command line: its commands parse, and it names all of them and each script of Kafka."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class AccessSettings:
         "",
         "authorizer.class.name",
         choices=("", STANDARD),
-        doc="With the name of Kafka's authorizer, the appliance checks each request against ACLs. If "
+        doc="With the class name of Kafka's authorizer, the appliance checks each request against ACLs. If "
         "the option is empty, everybody may do everything.",
     )
     super_user_names: str = option(

@@ -26,8 +26,8 @@ class AuditSettings:
     events: tuple[str, ...] = option(
         (),
         "audit.log.events",
-        doc="What the audit journal records, separated by commas: authentications, refusals, changes. Empty: there "
-        "is no audit journal. See docs/audit-log.md.",
+        doc="The events that the audit journal records, separated by commas: authentications, refusals, "
+        "changes. If the option is empty, there is no audit journal. See docs/audit-log.md.",
     )
     directory: str = option(
         _DIRECTORY,
@@ -41,7 +41,7 @@ class AuditSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=65_536,
-        doc="Size at which the journal begins another file.",
+        doc="Size at which the audit journal begins another file.",
     )
     files_max: int = option(
         10,
@@ -49,7 +49,8 @@ class AuditSettings:
         unit="files",
         minimum=2,
         maximum=1_000,
-        doc="Maximum number of the journal's files. The appliance deletes the oldest one when it begins another.",
+        doc="Maximum number of files of the audit journal. When the appliance begins another file, it "
+        "deletes the oldest file.",
     )
     repeats_max: int = option(
         60,
@@ -57,8 +58,9 @@ class AuditSettings:
         unit="entries",
         minimum=1,
         maximum=1_000_000,
-        doc="Maximum number of entries about refusals, authentications and offset commits by tools of one principal "
-        "that one network process records in a minute. The journal has the number of the others.",
+        doc="Maximum number of audit entries that one network process records for one principal in a "
+        "minute. The maximum applies separately to refusals, authentications, and offset commits by tools. "
+        "The journal also has the number of further entries.",
     )
     to_topic: bool = option(
         False,

@@ -34,7 +34,7 @@ class BrokerSettings:
     auto_create_topics_enable: bool = option(
         True,
         "auto.create.topics.enable",
-        doc="Whether the broker creates an unknown topic when a client asks for it.",
+        doc="Whether the broker creates an unknown topic when a client requests its metadata.",
     )
     delete_topic_enable: bool = option(
         True,
@@ -77,8 +77,8 @@ class BrokerSettings:
         "fetch.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of a fetch response, even if the client asks for more. A response is larger "
-        "only if a single batch is larger.",
+        doc="Maximum size of a fetch response, even if the client asks for more. Exception: a response "
+        "with a single larger batch is larger.",
     )
     fetch_session_partitions_max: int = option(
         500_000,
@@ -86,8 +86,8 @@ class BrokerSettings:
         unit="partitions",
         minimum=1000,
         doc="Maximum number of partitions in all fetch sessions of one network process. Each of these "
-        "partitions needs about 200 bytes. A consumer that gets no session lists its partitions in "
-        "each request.",
+        "partitions needs about 200 bytes. A consumer without a session lists its partitions in each "
+        "request.",
     )
     fetch_session_slots: int = option(
         1000,
@@ -110,15 +110,14 @@ class BrokerSettings:
         unit="processes",
         minimum=1,
         maximum=16,
-        doc="Number of coordinator processes. They divide the consumer groups among themselves. "
-        "Partition p of __consumer_offsets belongs to process p modulo this number. When a "
-        "coordinator process dies, only the groups of this process wait until it is restarted. More"
-        " than one process helps if a single one is busy all the time. Each process has its own "
-        "pool of coordinator.pool.bytes. The processes divide the limits group.max.count, "
-        "group.members.max, group.members.max.bytes and group.pending.members.max equally. Suppose "
-        "that a client sends requests for several groups on one connection, and does not wait for "
-        "the answers. If these groups belong to different processes, the requests may take effect "
-        "in another order.",
+        doc="Number of coordinator processes. The coordinator processes divide the consumer groups among "
+        "themselves. Partition p of __consumer_offsets belongs to process p modulo this number. When a "
+        "coordinator process dies, only the groups of this process wait until it is restarted. Several "
+        "processes help if a single coordinator process is busy all the time. Each coordinator process has "
+        "its own pool of coordinator.pool.bytes. The processes divide the limits group.max.count, "
+        "group.members.max, group.members.max.bytes and group.pending.members.max equally. If a client "
+        "sends requests for several groups on one connection without waiting for the answers, these "
+        "requests can take effect in another order.",
     )
     coordinator_pool_bytes: int = option(
         32 * _MIB,
@@ -144,8 +143,8 @@ class BrokerSettings:
         unit="producer ids",
         minimum=100,
         doc="Maximum number of producer ids whose sequence numbers one partition remembers. Above the "
-        "maximum, the partition forgets the producers that have sent nothing for the longest time. "
-        "It never forgets a producer with an open transaction.",
+        "maximum, the partition forgets the producers that have sent nothing for the longest time. The "
+        "partition never forgets a producer with an open transaction.",
     )
     producer_ids_max: int = option(
         200_000,
@@ -178,7 +177,7 @@ class BrokerSettings:
         minimum=1,
         maximum=60_000,
         doc="Maximum delay before the broker writes the end of new records into the .state file of a "
-        "partition. Readers of the disk see new records only after this.",
+        "partition. Readers of the disk see new records only after this delay.",
     )
     reader_lease_max_bytes: int = option(
         10 * 1024 * _MIB,
@@ -187,8 +186,8 @@ class BrokerSettings:
         unit="bytes",
         minimum=0,
         doc="Maximum size of the deleted segments that one process keeps for leases of readers of the "
-        "disk. Above the maximum, the process revokes leases, even if their readers are alive. It "
-        "begins with the leases for which it has kept segments for the longest time.",
+        "disk. Above the maximum, the process revokes leases, even if their readers are alive. The process "
+        "first revokes the leases for which it has kept segments for the longest time.",
     )
     reader_lease_max_ms: int = option(
         3_600_000,
@@ -196,8 +195,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=0,
-        doc="Maximum time for which a lease keeps deleted segments if its reader does not renew it. The"
-        " maximum also applies if the lease asks for more time. After this time the broker revokes "
+        doc="Maximum time for which a lease keeps deleted segments if its reader does not renew it. This "
+        "maximum also applies if the lease asks for more time. After the maximum time, the broker revokes "
         "the lease. A live reader renews its lease every ten seconds.",
     )
     log_retention_check_interval_ms: int = option(
@@ -304,8 +303,8 @@ class BrokerSettings:
         unit="ms",
         minimum=1000,
         special=(0,),
-        doc="Time after which the supervisor kills a worker or a replica process that hangs. The "
-        "supervisor does this only if there are several workers. 0 means never.",
+        doc="Time after which the supervisor kills a worker or a replica process that hangs. With only one "
+        "worker, the supervisor does not kill it. 0 means that the supervisor kills no hanging process.",
     )
 
     def __post_init__(self) -> None:

@@ -28,23 +28,25 @@ class ConsoleSettings:
     insecure: bool = option(
         False,
         "console.insecure",
-        doc="Whether console.listener may be an address that other hosts can reach, although passwords are sent to it "
-        "without encryption. A proxy with TLS in front of the console is better. If clients of console.kafka.listener "
-        "do not authenticate, the address must be a loopback address even with this option.",
+        doc="Whether console.listener may be an address that other hosts can reach, although users send "
+        "passwords to this address without encryption. A proxy with TLS in front of the console is better. "
+        "If clients of console.kafka.listener do not authenticate, the address must be a loopback address "
+        "even with this option.",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
         "console.allowed.hosts",
-        doc="Host names, separated by commas, under which browsers may ask for the console, for example that of a "
-        "proxy. Addresses and localhost are always allowed. A request with any other name is refused, so that no other "
-        "web page can use the console through the user's browser.",
+        doc="Host names, separated by commas, under which browsers may request the console, for example "
+        "the name of a proxy. IP addresses and localhost are always allowed. The console rejects a request "
+        "with any other name, so that no other web page can use the console through a user's browser.",
     )
     kafka_listener: str | None = option(
         None,
         "console.kafka.listener",
-        doc="Name of the listener that the console connects to as a Kafka client, with the user and the password of "
-        "the person who has logged in. Without this option it is the first listener whose clients authenticate with a "
-        "user and a password; if there is none, the first in plain text.",
+        doc="Name of the listener to which the console connects as a Kafka client, with the name and the "
+        "password of the user who has logged in. Without this option, the console uses the first listener "
+        "whose clients authenticate with a password. If there is no such listener, the console uses the "
+        "first PLAINTEXT listener.",
     )
     sessions_max: int = option(
         32,
@@ -52,8 +54,8 @@ class ConsoleSettings:
         unit="sessions",
         minimum=1,
         maximum=1000,
-        doc="Maximum number of people who are logged in to the console at once. At one more login, the console "
-        "ends the least recently used session of the user with the most sessions.",
+        doc="Maximum number of sessions of the console. At one more login, the console ends the least "
+        "recently used session of the user with the most sessions.",
     )
     session_idle_ms: int = option(
         1_800_000,
@@ -69,21 +71,24 @@ class ConsoleSettings:
         unit="bytes",
         minimum=64,
         maximum=1 << 20,
-        doc="Maximum size of a key, value or header that the console shows. It shows the beginning of longer ones.",
+        doc="Maximum size of a key, value or header that the console shows. The console shows only the "
+        "beginning of a longer value.",
     )
 
     schema_directory: str | None = option(
         None,
         "console.schema.directory",
-        doc="Directory with schemas of Avro and Protobuf, by which the console decodes records: ID.avsc and ID.desc "
-        "for the ids that records name, TOPIC-value.avsc, TOPIC-key.avsc, TOPIC-value.desc and TOPIC-key.desc for "
-        "topics. Needs the extra schemas. See docs/console.md.",
+        doc="Directory with schemas of Avro and Protobuf, with which the console decodes records. The "
+        "files ID.avsc and ID.desc are for schema ids in records. TOPIC-value.avsc, TOPIC-key.avsc, "
+        "TOPIC-value.desc and TOPIC-key.desc are for topics. The option needs the extra schemas. See "
+        "docs/console.md.",
     )
     schema_registry: str | None = option(
         None,
         "console.schema.registry.url",
-        doc="Address of a schema registry, such as http://127.0.0.1:8081. The console asks it for the schemas whose "
-        "ids records name, if console.schema.directory does not have them. Needs the extra schemas.",
+        doc="Address of a schema registry, such as http://127.0.0.1:8081. The console asks the registry "
+        "for schemas by the ids in records, if console.schema.directory does not have these schemas. The "
+        "option needs the extra schemas.",
     )
 
     def __post_init__(self) -> None:

@@ -20,9 +20,10 @@ class DelegationTokenSettings:
         None,
         SECRET_OPTION,
         type=ConfigType.PASSWORD,
-        doc="Secret from which the passwords of delegation tokens follow. Without it, there are no delegation tokens. "
-        "If you change the secret, nobody can log in with an existing token. Set it in the configuration file, and "
-        "let no other user read the file.",
+        doc="Secret from which the appliance derives the passwords of delegation tokens. Without this "
+        "secret, there are no delegation tokens. If you change the secret, nobody can log in with an "
+        "existing token. Set this option in the configuration file, and do not let other users read the "
+        "file.",
     )
     max_lifetime_ms: int = option(
         7 * 24 * 3600 * 1000,
@@ -31,7 +32,7 @@ class DelegationTokenSettings:
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
-        doc="Time after which a delegation token ends, however often it is renewed.",
+        doc="Time after which a delegation token expires, even if it is renewed.",
     )
     expiry_time_ms: int = option(
         24 * 3600 * 1000,
@@ -40,7 +41,7 @@ class DelegationTokenSettings:
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
-        doc="Time after which a delegation token ends that is not renewed.",
+        doc="Time after which a delegation token expires if it is not renewed.",
     )
     expiry_check_interval_ms: int = option(
         3600 * 1000,
@@ -49,7 +50,7 @@ class DelegationTokenSettings:
         unit="ms",
         minimum=1,
         maximum=INT64_MAX // 1_000_000,
-        doc="Time between two rounds in which the controller removes delegation tokens that have ended.",
+        doc="Interval at which the controller removes expired delegation tokens.",
     )
 
     def __post_init__(self) -> None:

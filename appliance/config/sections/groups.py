@@ -22,14 +22,14 @@ class GroupSettings:
         "group.min.session.timeout.ms",
         unit="ms",
         minimum=0,
-        doc="Shortest session timeout that a member of a classic group may ask for.",
+        doc="Shortest session timeout that a member of a classic group can request.",
     )
     max_session_timeout_ms: int = option(
         1_800_000,
         "group.max.session.timeout.ms",
         unit="ms",
         minimum=0,
-        doc="Longest session timeout that a member of a classic group may ask for.",
+        doc="Longest session timeout that a member of a classic group can request.",
     )
     initial_rebalance_delay_ms: int = option(
         3000,
@@ -86,10 +86,10 @@ class GroupSettings:
         "group.pending.members.max",
         unit="members",
         minimum=1,
-        doc="Maximum number of members of all groups together that have received a member id and have "
-        "not joined with it yet. Above the maximum, the coordinator forgets the oldest of these "
-        "ids. The client with this id then starts again. The coordinator keeps an id for one "
-        "minute, or for the session timeout if that is shorter.",
+        doc="Maximum number of members of all groups together that have received a member id and have not "
+        "joined with it yet. Above the maximum, the coordinator forgets the oldest of these ids, and the "
+        "client must request another id. The coordinator keeps an unused id for one minute, or for the "
+        "session timeout if that is shorter.",
     )
     request_max_bytes: int = option(
         2**19,
@@ -155,15 +155,15 @@ class GroupSettings:
         _ASSIGNORS,
         "group.consumer.assignors",
         choices=_ASSIGNORS,
-        doc="Assignors that members of consumer groups may ask for. If a member asks for no assignor, "
-        "the coordinator uses the first one.",
+        doc="Assignors that members of consumer groups can request. If a member requests no assignor, the "
+        "coordinator uses the first assignor of this list.",
     )
     consumer_migration_policy: str = option(
         "bidirectional",
         "group.consumer.migration.policy",
         doc="Whether a group with members may change between the classic protocol and the protocol of "
-        "KIP-848. `upgrade` allows only the change to KIP-848, and `downgrade` only the change "
-        "back. `bidirectional` allows both, and `disabled` allows neither.",
+        "KIP-848. `upgrade` allows only the change to KIP-848, and `downgrade` allows only the change to "
+        "the classic protocol. `bidirectional` allows both changes, and `disabled` allows no change.",
     )
 
     def __post_init__(self) -> None:

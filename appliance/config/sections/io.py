@@ -17,9 +17,9 @@ class IoSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Number of I/O worker processes of each slot. Each partition belongs to one worker, and the"
-        " partitions of a topic are spread evenly. You can choose another number at each start. You"
-        " can also use Kafka's name num.io.threads.",
+        doc="Number of I/O worker processes of each slot. Each partition belongs to one worker, and the "
+        "partitions of a topic are spread evenly. You can set another number at each start. You can also "
+        "use Kafka's name num.io.threads.",
     )
 
     def __post_init__(self) -> None:

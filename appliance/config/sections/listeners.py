@@ -94,14 +94,14 @@ class ListenerSettings:
         (),
         "listener.security.protocol.map",
         doc="The security protocol of each listener: `NAME:PROTOCOL`. The protocols are PLAINTEXT, SSL, "
-        "SASL_PLAINTEXT and SASL_SSL. A listener that is named like a protocol has that protocol.",
+        "SASL_PLAINTEXT and SASL_SSL. A listener with the name of a protocol has this protocol.",
     )
     advertised: tuple[str, ...] = option(
         (),
         "advertised.listeners",
         doc="Addresses that clients get instead of the addresses in `listeners`, each as "
-        "`NAME://host:port`. The port is the port of slot 0. A client gets the addresses of the "
-        "listener that it has connected to.",
+        "`NAME://host:port`. The port is the port of slot 0. A client gets the addresses of the listener "
+        "to which it has connected.",
     )
     insecure: bool = option(
         False,

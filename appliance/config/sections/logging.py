@@ -20,15 +20,15 @@ class LoggingSettings:
         "log.level",
         choices=LEVELS,
         effect=Effect.AT_ONCE,
-        doc="Level from which the processes log. It can be different for one kind of process: see docs/logs.md. TRACE "
-        "is the same as DEBUG.",
+        doc="Lowest level of the lines that the processes log. The level can be different for one kind of "
+        "process: see docs/logs.md. TRACE is the same as DEBUG.",
     )
     format: str = option(
         "text",
         "log.format",
         choices=FORMATS,
-        doc="Format of the lines that the processes log: text for people, or one JSON object a line for programs. "
-        "See docs/logs.md.",
+        doc="Format of the lines that the processes log: text for people, or one JSON object per line for "
+        "programs. See docs/logs.md.",
     )
     slow_request_ms: int = option(
         0,
@@ -37,8 +37,8 @@ class LoggingSettings:
         minimum=0,
         maximum=86_400_000,
         effect=Effect.AT_ONCE,
-        doc="Log each request that takes longer than this, with its stages. The time for which a fetch waits for "
-        "records does not count. With 0, the broker measures and logs no request.",
+        doc="Time above which the broker logs a request, with the time of its stages. The time for which a "
+        "fetch waits for records does not count. With 0, the broker measures and logs no requests.",
     )
 
     def __post_init__(self) -> None:

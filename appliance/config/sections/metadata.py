@@ -17,7 +17,7 @@ class MetadataSettings:
         "embedded",
         "metadata.store",
         choices=("embedded", "zookeeper"),
-        doc="Where the appliance keeps topics, leaders and settings. `embedded` means a file in "
+        doc="The place where the appliance keeps topics, leaders and settings. `embedded` means a file in "
         "data.dir, and `zookeeper` means a ZooKeeper ensemble.",
     )
     zookeeper_connect: str | None = option(

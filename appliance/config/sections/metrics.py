@@ -28,15 +28,15 @@ class MetricsSettings:
     insecure: bool = option(
         False,
         "metrics.insecure",
-        doc="Whether metrics.listener may be an address that other hosts can reach. Anybody who can connect to it can "
-        "read the names of topics and groups, and all counters.",
+        doc="Whether metrics.listener may be an address that other hosts can reach. Anybody who can "
+        "connect to this address can read the names of topics and groups, and all counters.",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
         "metrics.allowed.hosts",
-        doc="Host names, separated by commas, under which browsers and scrapers may ask for the page. Addresses and "
-        "localhost are always allowed. A request with any other name is refused, so that no web page can read the "
-        "metrics through the reader's browser.",
+        doc="Host names, separated by commas, under which browsers and scrapers may request the metrics "
+        "page. IP addresses and localhost are always allowed. The metrics process rejects a request with "
+        "any other name, so that no web page can read the metrics through a user's browser.",
     )
     topics_max: int = option(
         1000,
@@ -44,13 +44,13 @@ class MetricsSettings:
         unit="topics",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of topics with series of their own: the topics that were created first. The series of "
-        "the whole appliance include all topics.",
+        doc="Maximum number of topics with their own series. The topics that were created first have "
+        "series. The series of the whole appliance include all topics.",
     )
     partitions: bool = option(
         False,
         "metrics.partitions",
-        doc="Whether the pages have series for each partition of these topics, too.",
+        doc="Whether the metrics pages also have series for each partition of the topics with series.",
     )
     groups_max: int = option(
         1000,
@@ -58,8 +58,8 @@ class MetricsSettings:
         unit="groups",
         minimum=0,
         maximum=100_000,
-        doc="Maximum number of consumer groups with series of their own, in the order of their names. With 0, the "
-        "metrics process asks the coordinators nothing.",
+        doc="Maximum number of consumer groups with their own series, in the order of their names. With 0, "
+        "the metrics process sends no requests to the coordinators.",
     )
     groups_interval_ms: int = option(
         15_000,
@@ -67,16 +67,17 @@ class MetricsSettings:
         unit="ms",
         minimum=1000,
         maximum=3_600_000,
-        doc="Time between two questions to the coordinators about committed offsets. They are asked only while "
-        "somebody reads the page: until three minutes after the last time.",
+        doc="Interval at which the metrics process asks the coordinators for committed offsets. Three "
+        "minutes after the last request for the page, the metrics process stops asking.",
     )
 
     client_telemetry: bool = option(
         False,
         "metrics.client.telemetry",
-        doc="Whether clients may push their metrics (KIP-714), which the page then shows. Java clients and librdkafka "
-        "push their metrics if a subscription (config resource CLIENT_METRICS) matches them. The option "
-        "needs metrics.listener and the package opentelemetry-proto. See docs/metrics.md.",
+        doc="Whether clients may push their own metrics (KIP-714). The metrics page then shows these "
+        "metrics. Java clients and librdkafka push their metrics if a subscription (config resource "
+        "CLIENT_METRICS) matches them. The option needs metrics.listener and the package "
+        "opentelemetry-proto. See docs/metrics.md.",
     )
     client_telemetry_max_bytes: int = option(
         1 << 20,
@@ -84,7 +85,7 @@ class MetricsSettings:
         unit="bytes",
         minimum=1,
         maximum=64 << 20,
-        doc="Largest push of a client's metrics, compressed.",
+        doc="Maximum compressed size of one push of a client's metrics.",
     )
     client_series_max: int = option(
         10_000,
@@ -92,16 +93,17 @@ class MetricsSettings:
         unit="series",
         minimum=0,
         maximum=1_000_000,
-        doc="Maximum number of series that all clients together have on the page. The appliance "
-        "drops further series, and counts them.",
+        doc="Maximum number of series of all clients on the metrics page. The appliance drops further "
+        "series, and counts the dropped series.",
     )
 
     otlp_endpoint: str = option(
         "",
         "metrics.otlp.endpoint",
-        doc="URL of a collector that takes OpenTelemetry metrics over HTTP, such as http://127.0.0.1:4318. The metrics "
-        "process sends what the page /metrics shows to URL/v1/metrics. If the collector does not answer, the next "
-        "request has the newer values. Empty means that nothing is sent. Needs metrics.listener.",
+        doc="URL of a collector that takes OpenTelemetry metrics over HTTP, such as http://127.0.0.1:4318. "
+        "The metrics process sends the series of the page /metrics to URL/v1/metrics. If the collector "
+        "does not answer, the next request has newer values. If the option is empty, the process sends "
+        "nothing. The option needs metrics.listener.",
     )
     otlp_interval_ms: int = option(
         60_000,

@@ -65,8 +65,8 @@ class NetworkSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Number of network processes. They divide the connections among themselves. You can also "
-        "use Kafka's name num.network.threads.",
+        doc="Number of network processes. The network processes divide the connections among themselves. "
+        "You can also use Kafka's name num.network.threads.",
     )
     pool_bytes: int = option(
         256 * _MIB,
@@ -92,8 +92,8 @@ class NetworkSettings:
         unit="connections",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Maximum number of connections. If a client opens one more, the appliance closes the new "
-        "connection at once.",
+        doc="Maximum number of connections. If a client opens one more connection, the appliance closes "
+        "the new connection at once.",
     )
     connections_max_per_ip: int = option(
         -1,
@@ -109,7 +109,8 @@ class NetworkSettings:
         "",
         "max.connections.per.ip.overrides",
         effect=Effect.AT_ONCE,
-        doc="Addresses with another maximum than max.connections.per.ip, as `address:number`, separated by commas.",
+        doc="Addresses with a maximum that differs from max.connections.per.ip, as `address:number`, "
+        "separated by commas.",
     )
     connection_creation_rate: int = option(
         INT32_MAX,
@@ -117,8 +118,8 @@ class NetworkSettings:
         unit="connections a second",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Maximum rate of new connections. While it is exceeded, new connections wait to be accepted. ZeroMQ "
-        "clients and clients with shared memory do not count.",
+        doc="Maximum rate of new connections. Above this rate, new connections wait until the appliance "
+        "accepts them. Connections over ZeroMQ and shared memory do not count.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -168,8 +169,8 @@ class NetworkSettings:
         "network.closed.lines.per.minute",
         unit="lines",
         minimum=0,
-        doc="Maximum number of log lines that one network process writes per minute about connections "
-        "with invalid data. If there are more such connections, one more line says how many.",
+        doc="Maximum number of log lines that one network process writes per minute about connections with "
+        "invalid data. If there are more of these connections, one more line shows their number.",
     )
     socket_send_buffer_bytes: int = option(
         -1,

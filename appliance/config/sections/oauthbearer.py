@@ -21,9 +21,9 @@ class OAuthBearerSettings:
     jwks_url: str | None = option(
         None,
         URL_OPTION,
-        doc="Where the keys of the identity provider are, as a JSON Web Key Set: an `https://` URL, a `file:///` URL, "
-        "or an `http://` URL of this host. For `http://` and another host, set insecure = true. The appliance asks "
-        "no other address, and follows no redirect.",
+        doc="URL of the identity provider's keys, in the form of a JSON Web Key Set: an `https://` URL, a "
+        "`file:///` URL, or an `http://` URL of this host. For `http://` and another host, set insecure = "
+        "true. The appliance connects to no other address, and follows no redirect.",
     )
     jwks_truststore_location: str | None = option(
         None,
@@ -38,8 +38,8 @@ class OAuthBearerSettings:
         unit="ms",
         minimum=1000,
         maximum=INT64_MAX // 1_000_000_000,
-        doc="Time after which the keys are fetched again. A token with an unknown key makes the appliance fetch them "
-        "earlier, at most every 10 seconds.",
+        doc="Time after which the appliance fetches the keys again. After a token with an unknown key, the "
+        "appliance fetches the keys earlier, but at most every 10 seconds.",
     )
     jwks_retry_backoff_ms: int = option(
         100,
@@ -48,7 +48,8 @@ class OAuthBearerSettings:
         unit="ms",
         minimum=10,
         maximum=3_600_000,
-        doc="Pause after the first failed attempt to fetch the keys. It doubles with each further failure.",
+        doc="Pause after the first failed attempt to fetch the keys. The pause doubles with each further "
+        "failure.",
     )
     jwks_retry_backoff_max_ms: int = option(
         10_000,
@@ -62,12 +63,13 @@ class OAuthBearerSettings:
     expected_audience: tuple[str, ...] = option(
         (),
         "sasl.oauthbearer.expected.audience",
-        doc="Audiences of which a token must name at least one. If empty, a token must not name an audience.",
+        doc="Accepted audiences: a token must name at least one of them. If the option is empty, a token "
+        "must not name an audience.",
     )
     expected_issuer: str | None = option(
         None,
         "sasl.oauthbearer.expected.issuer",
-        doc="Issuer that a token must name. Without it the appliance does not check the issuer.",
+        doc="Issuer that a token must name. Without this option, the appliance does not check the issuer.",
     )
     clock_skew_s: int = option(
         30,
@@ -75,17 +77,19 @@ class OAuthBearerSettings:
         unit="s",
         minimum=0,
         maximum=86_400,
-        doc="How much the clocks of this host and of the identity provider may differ.",
+        doc="Largest allowed difference between the clocks of this host and of the identity provider.",
     )
     sub_claim_name: str = option(
         "sub",
         "sasl.oauthbearer.sub.claim.name",
-        doc="Claim with the name of the principal: a client whose token has `alice` there is User:alice.",
+        doc="Claim of the token that contains the name of the principal. With the value `alice`, the "
+        "principal is User:alice.",
     )
     scope_claim_name: str = option(
         "scope",
         "sasl.oauthbearer.scope.claim.name",
-        doc="Claim with the scopes. The appliance checks its form, and uses it for nothing else.",
+        doc="Claim of the token that contains the scopes. The appliance checks the form of this claim, and "
+        "does not use its value.",
     )
 
     def __post_init__(self) -> None:

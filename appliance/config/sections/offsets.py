@@ -64,8 +64,8 @@ class OffsetsSettings:
         "offsets.retention.minutes",
         unit="minutes",
         minimum=1,
-        doc="Time for which the coordinator keeps the offsets of a group without members. It also keeps"
-        " offsets for this time if the group no longer consumes their topic.",
+        doc="Time for which the coordinator keeps the offsets of a group without members. The coordinator "
+        "also keeps offsets for this time if the group no longer consumes their topic.",
     )
     retention_check_interval_ms: int = option(
         600_000,

@@ -27,14 +27,15 @@ class SaslSettings:
         (SCRAM_SHA_256, SCRAM_SHA_512),
         "sasl.enabled.mechanisms",
         choices=MECHANISMS,
-        doc="SASL mechanisms that clients may use. `listener.name.NAME.sasl.enabled.mechanisms` says it for one "
-        "listener.",
+        doc="SASL mechanisms that clients may use. To choose the mechanisms of one listener, set "
+        "`listener.name.NAME.sasl.enabled.mechanisms`.",
     )
     plain_users_file: str | None = option(
         None,
         "sasl.plain.users.file",
-        doc='TOML file with the users of PLAIN and their passwords, one `"name" = "password"` a line. Only the '
-        "appliance's own user may be able to read it (mode 0600). The appliance reads it again when it changes.",
+        doc='TOML file with the users of PLAIN and their passwords, one `"name" = "password"` per line. '
+        "Only the appliance's own user may be able to read this file (mode 0600). When the file changes, "
+        "the appliance reads it again.",
     )
     max_receive_size: int = option(
         524_288,
@@ -50,8 +51,8 @@ class SaslSettings:
         unit="ms",
         minimum=0,
         maximum=60_000,
-        doc="Time after which the appliance answers a failed authentication and closes the connection. After several "
-        "failures from one address the time grows, up to 5 s.",
+        doc="Time after which the appliance answers a failed authentication and closes the connection. "
+        "After several failures from one address, the appliance increases this time, up to 5 s.",
     )
     max_reauth_ms: int = option(
         0,
@@ -75,8 +76,8 @@ class SaslSettings:
         unit="connections",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of connections of one network process that have not authenticated. When one more "
-        "connects, the network process closes the oldest.",
+        doc="Maximum number of connections of one network process that have not authenticated. When one "
+        "more client connects, the network process closes the oldest of these connections.",
     )
     authentications_max_per_ip: int = option(
         100,
@@ -84,7 +85,9 @@ class SaslSettings:
         unit="connections",
         minimum=1,
         maximum=100_000,
-        doc="The same for the connections from one address.",
+        doc="Maximum number of connections of one network process from one address that have not "
+        "authenticated. When one more client connects, the network process closes the oldest of these "
+        "connections.",
     )
     of_listeners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

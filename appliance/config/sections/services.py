@@ -30,23 +30,26 @@ class ServicesSettings:
         unit="processes",
         minimum=0,
         maximum=64,
-        doc="Number of services processes. They deliver delayed records, and the first one audits and traces. "
-        "With 0, no topic can have delivery.delay.enable, audit.enable or trace.enable. See docs/delayed-delivery.md, "
-        "docs/message-audit.md and docs/trace.md.",
+        doc="Number of services processes. Services processes deliver delayed records. The first services "
+        "process also does the message audit and traces. With 0, no topic can have delivery.delay.enable, "
+        "audit.enable or trace.enable. See docs/delayed-delivery.md, docs/message-audit.md and "
+        "docs/trace.md.",
     )
     delay_levels: tuple[str, ...] = option(
         ("5s", "10s", "30s", "1m", "2m", "5m", "10m", "20m", "30m", "45m", "1h", "2h"),
         "delivery.delay.levels",
-        doc="Levels of delayed delivery, in ascending order: whole numbers with ms, s, m, h or d. The broker raises "
-        "each delay to the next level. Each level has an internal topic. When you remove a level, the broker no "
-        "longer reads its topic. Therefore remove a level only if no record waits there.",
+        doc="Levels of delayed delivery, in ascending order: whole numbers with ms, s, m, h or d. The "
+        "broker raises each delay to the next level. Each level has an internal topic. After you remove a "
+        "level, the broker no longer reads the topic of this level. Therefore remove a level only if no "
+        "record waits in its topic.",
     )
     delay_exact_levels: tuple[str, ...] = option(
         ("1m", "1h", "1d", "30d"),
         "delivery.delay.exact.levels",
-        doc="Levels of topics with delivery.delay.mode = exact, in ascending order. A record waits in the internal "
-        "topic of the first one that is not shorter than its delay, until it is due. Each of these topics takes the "
-        "disk space of the records that it got in the time of its level. A delay above the largest one takes steps.",
+        doc="Levels of topics with delivery.delay.mode = exact, in ascending order. A record waits in the "
+        "internal topic of the first level that is not shorter than its delay, until the record is due. "
+        "The internal topic of a level keeps the records that it received within the time of the level. A "
+        "delay above the largest level takes several steps.",
     )
     delay_partitions: int = option(
         4,
@@ -63,15 +66,15 @@ class ServicesSettings:
         unit="ms",
         minimum=1,
         maximum=36_600 * _DAY_MS,
-        doc="How far in the future a delayed record can be due. The broker refuses a record that is due later.",
+        doc="Largest delay of a delayed record. The broker rejects a record that is due later.",
     )
 
     trace_otlp_endpoint: str = option(
         "",
         "trace.otlp.endpoint",
-        doc="URL of a collector that takes OpenTelemetry spans over HTTP, such as http://127.0.0.1:4318. The services "
-        "process sends the steps of traced records to URL/v1/traces. If the collector does not answer, spans are "
-        "dropped. Empty means that nothing is sent.",
+        doc="URL of a collector that takes OpenTelemetry spans over HTTP, such as http://127.0.0.1:4318. "
+        "The services process sends the steps of traced records to URL/v1/traces. If the collector does "
+        "not answer, the services process drops spans. If the option is empty, the process sends nothing.",
     )
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ class SharedMemorySettings:
         None,
         "shared.memory.group",
         doc="Group whose members may also use a lane. Without this option, only the user that runs the "
-        "appliance may use one. The members of the group also need permission to enter the data "
+        "appliance may use a lane. The members of the group also need permission to enter the data "
         "directory.",
     )
     pool_bytes: int = option(
@@ -41,9 +41,9 @@ class SharedMemorySettings:
         unit="bytes",
         minimum=65536,
         maximum=1024 * _MIB,
-        doc="Size of the pool of one lane. One half is for requests, and the other half is for answers."
-        " No request can be larger than its half. Pages of the pool that were never used need no "
-        "memory.",
+        doc="Size of the pool of one lane. One half is for requests, and the other half is for answers. No "
+        "request can be larger than one half. Pages of the pool that were never used take no memory of the "
+        "host.",
     )
 
     def __post_init__(self) -> None:

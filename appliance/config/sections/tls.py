@@ -44,8 +44,8 @@ class TlsSettings:
         None,
         "ssl.keystore.location",
         doc="PEM file with the private key and the certificate chain of the SSL listeners. The chain "
-        "begins with the server's certificate. When a file that is named in this section changes, "
-        "the appliance reads it again.",
+        "begins with the server's certificate. When one of the files in this section changes, the "
+        "appliance reads the file again.",
     )
     certificate_file: str | None = option(
         None,
@@ -66,10 +66,10 @@ class TlsSettings:
         CLIENT_AUTH_NONE,
         "ssl.client.auth",
         choices=(CLIENT_AUTH_NONE, CLIENT_AUTH_REQUESTED, CLIENT_AUTH_REQUIRED),
-        doc="Whether clients must show a certificate. With `none`, the appliance asks for no "
-        "certificate. With `requested`, a client without a certificate may connect, and is "
-        "User:ANONYMOUS. With `required`, the appliance refuses such a client. If a client shows a "
-        "certificate, an authority of ssl.truststore.location must have signed the certificate.",
+        doc="Whether clients must show a certificate. With `none`, the appliance asks for no certificate. "
+        "With `requested`, a client without a certificate may connect, and is User:ANONYMOUS. With "
+        "`required`, the appliance rejects a client without a certificate. An authority in "
+        "ssl.truststore.location must have signed each client certificate.",
     )
     enabled_protocols: tuple[str, ...] = option(
         (TLS_1_2, TLS_1_3),
@@ -80,10 +80,10 @@ class TlsSettings:
     principal_mapping_rules: str = option(
         DEFAULT,
         "ssl.principal.mapping.rules",
-        doc="Rules that make the name of a principal from the name in a client certificate, separated "
-        "by commas. A rule is `RULE:pattern/replacement/[LU]`, or `DEFAULT`, which keeps the whole "
-        "name. The appliance applies the first rule that matches the whole name. It accepts only "
-        "certificates that a rule matches.",
+        doc="Rules that make the name of a principal from the name in a client certificate, separated by "
+        "commas. A rule is `RULE:pattern/replacement/[LU]`, or `DEFAULT`, which keeps the whole name. The "
+        "appliance applies the first rule that matches the whole name. The appliance rejects a certificate "
+        "that no rule matches.",
     )
     handshake_timeout_ms: int = option(
         10_000,
@@ -99,8 +99,8 @@ class TlsSettings:
         unit="handshakes",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of unfinished TLS handshakes of one network process. When one more begins, "
-        "the network process closes the oldest.",
+        doc="Maximum number of unfinished TLS handshakes of one network process. When one more handshake "
+        "begins, the network process closes the connection with the oldest handshake.",
     )
     handshakes_max_per_ip: int = option(
         100,
@@ -108,8 +108,9 @@ class TlsSettings:
         unit="handshakes",
         minimum=1,
         maximum=100_000,
-        doc="Maximum number of unfinished TLS handshakes that one network process has from one address."
-        " When one more begins, the network process closes the oldest from this address.",
+        doc="Maximum number of unfinished TLS handshakes that one network process has from one address. "
+        "When one more handshake begins, the network process closes the connection with the oldest "
+        "handshake from this address.",
     )
 
     of_listeners: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)

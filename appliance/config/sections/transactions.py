@@ -55,15 +55,15 @@ class TransactionSettings:
         "transaction.max.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="The longest transaction.timeout.ms that a producer may ask for.",
+        doc="The longest transaction.timeout.ms that a producer can request.",
     )
     id_expiration_ms: int = option(
         604_800_000,
         "transactional.id.expiration.ms",
         unit="ms",
         minimum=1,
-        doc="Time for which the coordinator keeps a transactional id after its last use. The "
-        "coordinator keeps an id with an open transaction in any case.",
+        doc="Time for which the coordinator keeps a transactional id after its last use. The coordinator "
+        "always keeps a transactional id with an open transaction.",
     )
     expired_check_interval_ms: int = option(
         3_600_000,
@@ -77,8 +77,8 @@ class TransactionSettings:
         "transactional.id.max.count",
         unit="ids",
         minimum=1,
-        doc="Maximum number of transactional ids that all coordinators keep together. At this number "
-        "the coordinators refuse new ids.",
+        doc="Maximum number of transactional ids that all coordinators keep together. At this number, the "
+        "coordinators reject requests with new ids.",
     )
 
     def __post_init__(self) -> None:

@@ -80,8 +80,8 @@ class ZeroMqSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=1024,
-        doc="Maximum size of all unanswered requests of one ZeroMQ session together. A single request "
-        "may be larger, up to socket.request.max.bytes, if it is the only one.",
+        doc="Maximum size of all unanswered requests of one ZeroMQ session together. A single request may "
+        "be larger, up to socket.request.max.bytes, if no other request is unanswered.",
     )
     window_max_bytes: int = option(
         16 * _MIB,

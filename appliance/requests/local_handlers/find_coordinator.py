@@ -8,7 +8,7 @@
 The topic is created when the first name is asked for. Where the partition has no leader, the answer is
 COORDINATOR_NOT_AVAILABLE, which clients take as "ask again". INVALID_REQUEST is for kinds of keys that nobody knows.
 
-Left out: coordinators of share groups. A request for one gets COORDINATOR_NOT_AVAILABLE.
+Left out: coordinators of share groups. A request for such a coordinator gets COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """GetTelemetrySubscriptions 0 (KIP-714): which metrics the client is to push. See `requests.client_telemetry`.
 
-Left out: an answer without the option metrics.client.telemetry. Neither API is advertised then. A client that asks all
-the same gets UNSUPPORTED_VERSION, and stops asking. Kafka 4.3 without a receiver does not advertise them either, but
-answers with a subscription to nothing, and drops what is pushed.
+Left out: an answer without the option metrics.client.telemetry. Without this option, the
+broker does not advertise the two APIs of KIP-714. A client that still sends such a request gets UNSUPPORTED_VERSION,
+and stops. Kafka 4.3 without a receiver does not advertise the two APIs either, but answers such a request with an empty
+subscription, and drops pushed metrics.
 """
 
 from __future__ import annotations

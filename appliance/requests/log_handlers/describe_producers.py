@@ -4,7 +4,7 @@ An owner holds as many producers as wrote within producer.id.expiration.ms; it i
 answered, so however many there are, one operation a partition is under way. A partition that this slot does not lead is
 NOT_LEADER_OR_FOLLOWER.
 
-Left out: answers of followers. In Apache Kafka followers answer too.
+Left out: answers of followers. In Apache Kafka, followers answer this request too.
 """
 
 from __future__ import annotations

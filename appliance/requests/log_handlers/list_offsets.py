@@ -2,8 +2,8 @@
 
 latest is the high watermark, or the last stable offset for read_committed; earliest the log start.
 
-Left out: tiered storage. The answer to earliest-local is the same as to earliest. The answer to latest-tiered and to
-earliest-pending-upload is -1.
+Left out: tiered storage. The broker answers a request for earliest-local like a request for earliest. It answers -1 to
+a request for latest-tiered or earliest-pending-upload.
 """
 
 from __future__ import annotations

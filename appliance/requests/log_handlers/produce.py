@@ -13,8 +13,8 @@ A transactional producer's batch may need proof that its partition belongs to an
 
 Left out: the list of rejected records (`record_errors`) of a very large batch, because the network process could
 serve no other connection while it makes the list. If a request without a transactional id has a transactional batch,
-Kafka also rejects the batches of the other partitions. The appliance rejects only the transactional batch. To do the
-same as Kafka, the network process would have to look into every batch of each request.
+Kafka also rejects the batches of the other partitions. The appliance rejects only the transactional batch, because
+otherwise the network process would have to read every batch of each request.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ batch of the log, and the answer leaves when that is committed:
 
 Versions: v1 has subscriptions by regular expression, and wants members to choose their own ids (KIP-1082).
 
-Left out: assignment epochs (KIP-1251). The assignors do not consider racks.
+Left out: assignment epochs (KIP-1251). Also racks: the assignors do not use the racks of members.
 """
 
 from __future__ import annotations

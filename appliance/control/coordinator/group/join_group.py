@@ -4,8 +4,8 @@ A new member of v4 and later is first given its id and asked to come again with 
 comes back takes its old place; in a stable group whose protocol stays the same that costs no rebalance (KIP-345), and
 a static leader of v9 is told to skip the assignment (KIP-814).
 
-Left out: the record that Kafka writes for a new group without members. Suppose that the first member of a new group has
-got its id, but does not come back to join. Then the appliance forgets the group together with this member.
+Left out: the record that Kafka writes for a new group without members. If the first member of a new group receives its
+id and does not join with it, the appliance forgets the group together with this member.
 """
 
 from __future__ import annotations
