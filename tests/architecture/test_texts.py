@@ -180,3 +180,14 @@ def test_links_between_pages_lead_to_files_that_exist() -> None:
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_the_changelog_has_the_headings_of_keep_a_changelog_once_a_version() -> None:
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    _, *versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert versions[0].startswith("Unreleased\n")
+    for version in versions:
+        headings = re.findall(r"^### (.*)", version, flags=re.MULTILINE)
+        assert headings == [kind for kind in kinds if kind in headings], (
+            "a topic is a bold line below its heading"
+        )
