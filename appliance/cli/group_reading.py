@@ -146,6 +146,7 @@ class GroupReader:
         self._caught_up: set[Partition] = set()
         self._uncommitted: dict[Partition, int] = {}
         self._commit_fault: str | None = None
+        self._lost: set[Partition] = set()
         self._asked_for: dict[Partition, int] | None = None
         """What a commit in flight covers."""
         self._waits_since_s = time.monotonic()
@@ -186,7 +187,7 @@ class GroupReader:
         """
         backlog = None if follows else self._backlog(topics)
         self._client.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         left = count
         while left != 0 and stop.number is None:
@@ -286,6 +287,18 @@ class GroupReader:
             self._uncommitted.pop(place, None)
         self._waits_since_s = time.monotonic()
 
+    def _on_lost(self, client: object, partitions: Sequence[TopicPartition]) -> None:
+        """The session is over: other members have these partitions, and nothing more can be committed."""
+        lost = {(each.topic, each.partition) for each in partitions} & self._uncommitted.keys()
+        self._lost |= lost
+        if lost:
+            self._warn(
+                f"group {self._group}: the session of this member ended before it could commit; the group prints again"
+                f" records of {', '.join(f'{topic}-{number}' for topic, number in sorted(lost)[:NAMES_MAX])}"
+                f"{' and others' if len(lost) > NAMES_MAX else ''}"
+            )
+        self._on_revoke(client, partitions)
+
     def _on_commit(self, error: KafkaError | None, partitions: Sequence[TopicPartition] | None) -> None:
         covered, self._asked_for = self._asked_for, None
         if error is not None and error.code() == NO_OFFSET:
@@ -318,8 +331,9 @@ class GroupReader:
         if not self._commits:
             return
         deadline_s = time.monotonic() + COMMIT_S
-        while self._uncommitted:
-            if time.monotonic() > deadline_s:
+        self._lost.clear()
+        while self._uncommitted or self._lost:
+            if self._lost or time.monotonic() > deadline_s:
                 reason = f": {self._commit_fault}" if self._commit_fault is not None else ""
                 raise BrokerError(
                     f"group {self._group}: the offsets of printed records were not committed{reason};"
