@@ -75,7 +75,7 @@ def measure(batches: list[bytes], records: int) -> list[float]:
 
 def _take_one(lane: Lane, counts: Counts, batch: bytes, next_offset: int, row: list[int]) -> None:
     stored, _ = _timed(lambda: read_stored(memoryview(batch)), row)
-    _timed(lambda: lane.take(stored, next_offset=next_offset, now_ms=NOW_MS), row)
+    _timed(lambda: lane.take(stored, next_offset=next_offset, now_ms=NOW_MS, uptime_ms=0), row)
     entries = _timed(lambda: [lane.pop() for _ in stored], row)
     tails = _timed(lambda: [each.stored.to_deliver() for each in entries], row)
     _timed(
