@@ -128,6 +128,13 @@ class ClassicMembership(Membership):
                 raise error_of(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"assignor {answer.protocol_name}")
             assignments = await self._assign(chosen, answer)
         places = await self._sync_group(assignments, answer.protocol_name)
+        strange = sorted({place.topic for place in places}.difference(self._joined_topics))
+        if strange:
+            # A static member comes back with another subscription, and the group has its partitions of before.
+            logger.info("group %s: assigned %s, not subscribed to", self._coordinator.group_id, strange)
+            self._core.metadata.request_update()
+            await self._scheduler.sleep(self._core.network.backoff_s(0))
+            raise _Rejoin
         await self._take_over(places, cooperative=chosen is not None and chosen.cooperative)
 
     async def _join_group(self) -> JoinGroupResponse:

@@ -360,7 +360,23 @@ class ConsumerCore:
     # ── the order of keys ────────────────────────────────────────────────────────────────────────────────
 
     def take(self, records_max: int) -> Records:
-        """As `Fetching.take`, in the order that the group asks for."""
+        """As `Fetching.take`, in the order that the group asks for, and what may have killed by itself."""
+        readings = self.fetching.readings
+        turns = () if self.deaths is None else self.deaths.turns(readings, self.core.scheduler.now_s)
+        if not turns:
+            return self._take(records_max)
+        for some in turns:
+            before = dict(self.fetching.most)
+            self.fetching.most.update((place, 0) for place in readings if place not in some)
+            try:
+                taken = self._take(records_max)
+            finally:
+                self.fetching.most = before
+            if taken:
+                return taken
+        return {}
+
+    def _take(self, records_max: int) -> Records:
         if not self.by_key:
             return self.fetching.take(records_max)
         return self.key_orders.take(records_max, self.core.scheduler.now_s)
@@ -384,6 +400,8 @@ class ConsumerCore:
 
     def sought(self, place: TopicPartition) -> None:
         """The application reads on at another offset: what it was given before does not count."""
+        if self.deaths is not None:
+            self.deaths.sought(place)
         rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
         if rules is not None and rules.is_by_key and place in self.fetching.readings:
             self.key_orders.begin(place, rules, None)
@@ -460,37 +478,38 @@ class ConsumerCore:
         ordered = self.ordered
         if ordered is None or not records:
             return None
-        kept_in_order = {
-            place: each
-            for place, each in records.items()
-            if each and place.topic in ordered.rules and place not in self.by_key
-        }
+        left_out = self.deaths.left_out(records, self.core.scheduler.now_s) if self.deaths else set()
+        for place in left_out:
+            self._take_again(place, records[place][0].offset)
+        records = {place: each for place, each in records.items() if each and place not in left_out}
+        in_order = {place for place in records if place.topic in ordered.rules} - self.by_key.keys()
         others = {
-            place: each
+            place: each[:1] if place in in_order else each
             for place, each in records.items()
-            if place not in kept_in_order and place not in self.by_key
+            if place not in self.by_key
         }
         plan = Plan(others, {}, [], {})
         if self.deaths is not None:
             plan = self.deaths.plan(others, self.core.scheduler.now_s)
-        for place, (first, *_) in kept_in_order.items():
-            ordered.give(place, first)
-            plan.given[place] = [first]
-            plan.next_offsets[place] = first.offset + 1
+        for place in in_order:
+            ordered.give(place, others[place][0])
+            plan.next_offsets[place] = others[place][0].offset + 1
+        marks = {place: ordered.beside(place, mark) for place, mark in plan.marks.items()}
+        plan.marks.clear()
+        plan.marks.update((place, mark) for place, mark in marks.items() if place in self.fetching.readings)
+        plan.marks.update(self.key_orders.marks())
         for place, each in records.items():
-            if place in self.by_key:
-                if self.key_orders.is_deadly(place, each[0].offset):
-                    plan.dead.append(each[0])
-                else:
-                    plan.given[place] = each
+            if self.key_orders.is_deadly(place, each[0].offset):
+                plan.dead.append(each[0])
+            elif place in self.by_key:
+                plan.given[place] = each
             elif place in plan.next_offsets:
                 self.fetching.most[place] = 1
             else:
                 self.fetching.most.pop(place, None)
         for place, offset in plan.next_offsets.items():
             self.go_on(place, offset)
-        plan.marks.update(self.key_orders.marks())
-        return plan if plan.marks or plan.dead or plan.next_offsets else None
+        return plan if plan.marks or plan.dead or plan.next_offsets or left_out else None
 
     def put_back(self, plan: Plan, dead: Sequence[ConsumerRecord]) -> None:
         """The application gets nothing of the plan, and `dead` were not handed back: take all of them again."""
@@ -503,11 +522,14 @@ class ConsumerCore:
                 self.core.scheduler.now_s,
             )
         for record in (*dead, *(some[0] for some in plan.given.values() if some)):
-            place = TopicPartition(record.topic, record.partition)
-            if place in self.by_key:
-                self.give_back(place, record.offset)
-            else:
-                self.go_on(place, record.offset)
+            self._take_again(TopicPartition(record.topic, record.partition), record.offset)
+
+    def _take_again(self, place: TopicPartition, offset: int) -> None:
+        """Have what was taken at `offset` and behind it be taken again."""
+        if place in self.by_key:
+            self.give_back(place, offset)
+        else:
+            self.go_on(place, offset)
 
     def go_on(self, place: TopicPartition, offset: int) -> None:
         """Read on at `offset`, if the partition is still this consumer's."""

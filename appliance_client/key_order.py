@@ -242,13 +242,14 @@ class KeyOrder:
         """Return how many records may be read now. `position`: the offset of the next one."""
         if position < self._skip_below:  # they add nothing to what is open
             return min(_SKIPPED_AT_ONCE, self._skip_below - position)
-        held = len(self._waiting) + len(self._late)
+        # Behind END, what the application has and never commits holds nothing up: it is read again after a death.
+        held = len(self._waiting) + sum(1 for at in self._late if at < self._end)
         if held and (self._waiting_bytes >= OPEN_BYTES or position - self._first() >= SPAN):
             return 0
         return max(0, OPEN_MAX - held)
 
     def _first(self) -> int:
-        return min((*self._waiting, *self._late))
+        return min((*self._waiting, *(at for at in self._late if at < self._end)))
 
     def polls(self, *, is_done: bool) -> None:
         """The application polls. `is_done`: so it has processed what it was given; else a commit says so later."""
@@ -264,6 +265,8 @@ class KeyOrder:
                 for offset, each in self._given.items()
                 if offset < self._end or each.times
             )
+            for at in sorted(at for at in self._late if at >= self._end)[:-OPEN_MAX]:
+                del self._late[at]  # only how often it has failed
         self._given.clear()
 
     def exchange(
@@ -362,6 +365,8 @@ class KeyOrder:
     def give_back(self, offset: int) -> None:
         """The application has not got what was given at `offset` and behind it."""
         self._is_mark_due = self._finds_deaths
+        if self._begins:
+            self._has_begun = self._begins = False
         for each in [some for some in self._given.values() if some.offset >= offset]:
             del self._given[each.offset]
             self._busy.discard(each.key)

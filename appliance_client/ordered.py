@@ -5,6 +5,7 @@ after the delay of its level. So what follows it waits. A *mark* beside the comm
 
     again:OFFSET:N    the record at OFFSET, which is the next one, has failed N times
 
+Behind it, after a space, may be a mark of `deaths`, because a record that has failed may kill when it comes again.
 The consumer that gets the partition next reads the mark, and waits for the whole delay again. Past the maximum the
 record is handed back as a dead letter. Records of such a topic are given one at a time for each partition, because the
 application could not give back those that it already has. This file does no I/O and reads no clock.
@@ -20,7 +21,7 @@ from appliance.protocol import retry_names as names
 from appliance_client.kernel import ConsumerRecord
 from appliance_client.values import OffsetAndMetadata, TopicPartition
 
-_MARK: Final = re.compile(r"again:([0-9]{1,18}):([0-9]{1,6})")
+_MARK: Final = re.compile(r"again:([0-9]{1,18}):([0-9]{1,6})(?: .*)?")
 _LEVEL: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -80,6 +81,10 @@ class Ordered:
         """Return what is committed beside `offset`."""
         again = self._again.get(place)
         return f"again:{again.offset}:{again.times}" if again is not None and again.offset == offset else ""
+
+    def beside(self, place: TopicPartition, mark: OffsetAndMetadata) -> OffsetAndMetadata:
+        """Return a mark of `deaths` with what is said of the record."""
+        return mark._replace(metadata=f"{self.text(place, mark.offset)} {mark.metadata}".strip())
 
     def give(self, place: TopicPartition, record: ConsumerRecord) -> None:
         """The record is given to the application: say in a header how often it has failed."""

@@ -29,9 +29,19 @@ if TYPE_CHECKING:
 BATCH: Final = 1000
 POLL_S: Final = 0.5
 STALL_S: Final = 30.0
+PARTITION_MAX: Final = (1 << 31) - 1
 END_OF_PARTITION: Final = -191  # KafkaError._PARTITION_EOF
 
 Partition = tuple[str, int]
+
+
+def _numbers(_context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[int, ...]:
+    found = [each.strip() for text in texts for each in text.split(",")]
+    if wrong := [
+        each for each in found if not (each.isascii() and each.isdigit() and int(each) <= PARTITION_MAX)
+    ]:
+        raise click.BadParameter(f"{wrong[0]!r} is no number of a partition", param=parameter)
+    return tuple(map(int, found))
 
 
 @click.command(short_help="Print the records of a topic.")
@@ -49,9 +59,10 @@ Partition = tuple[str, int]
     "--partition",
     "-p",
     "only",
-    type=click.IntRange(min=0),
+    metavar="NUMBER,...",
     multiple=True,
-    help="Only this partition; repeatable.  [default: all]",
+    callback=_numbers,
+    help="Only these partitions; repeatable.  [default: all]",
 )
 @click.option("--follow", "-F", is_flag=True, help="Wait for more records at the end.")
 @click.option(

@@ -122,14 +122,24 @@ def format_string(text: str, *, encoding: str, null_marker: str) -> Formatter:
     return formatted
 
 
+def _name_of(header: Header) -> bytes:
+    name, _ = header
+    return name.encode()
+
+
+def _value_of(header: Header) -> bytes | None:
+    _, value = header
+    return value
+
+
 def _header_formatter(text: str, *, encoding: str, null: bytes) -> Callable[[Header], bytes]:
     numbers: Mapping[str, Callable[[Header], int]] = {
-        "K": lambda header: len(header[0].encode()),
-        "V": lambda header: _length(header[1]),
+        "K": lambda header: len(_name_of(header)),
+        "V": lambda header: _length(_value_of(header)),
     }
     contents: Mapping[str, Callable[[Header], bytes | None]] = {
-        "k": lambda header: header[0].encode(),
-        "v": lambda header: header[1],
+        "k": _name_of,
+        "v": _value_of,
     }
 
     def part(directive: str, _modifier: str | None) -> Part | None:

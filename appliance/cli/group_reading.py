@@ -19,6 +19,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from threading import Thread
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -45,6 +46,7 @@ LOOK_S: Final = 0.5
 OTHERS_S: Final = 75.0
 """How long other members may make no progress. A dead one holds its partitions for its session: 45 s by default."""
 COMMIT_S: Final = 15.0
+CLOSE_S: Final = 10.0
 
 END_OF_PARTITION: Final = -191
 NOT_ASSIGNED: Final = -172
@@ -144,6 +146,7 @@ class GroupReader:
         self._caught_up: set[Partition] = set()
         self._uncommitted: dict[Partition, int] = {}
         self._commit_fault: str | None = None
+        self._lost: set[Partition] = set()
         self._asked_for: dict[Partition, int] | None = None
         """What a commit in flight covers."""
         self._waits_since_s = time.monotonic()
@@ -161,8 +164,14 @@ class GroupReader:
         )
 
     def close(self) -> None:
-        """Leave the group."""
-        self._client.close()
+        """Leave the group. librdkafka waits for the coordinator; the command waits for `CLOSE_S` at most."""
+        leaving = Thread(target=self._client.close, daemon=True)
+        leaving.start()
+        leaving.join(CLOSE_S)
+        if leaving.is_alive():
+            self._warn(
+                f"group {self._group}: no answer from the coordinator; it keeps this member until its session is over"
+            )
 
     def topics(self) -> Mapping[str, Any]:
         """Return the topics of the cluster by name."""
@@ -178,7 +187,7 @@ class GroupReader:
         """
         backlog = None if follows else self._backlog(topics)
         self._client.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
         left = count
         while left != 0 and stop.number is None:
@@ -278,6 +287,18 @@ class GroupReader:
             self._uncommitted.pop(place, None)
         self._waits_since_s = time.monotonic()
 
+    def _on_lost(self, client: object, partitions: Sequence[TopicPartition]) -> None:
+        """The session is over: other members have these partitions, and nothing more can be committed."""
+        lost = {(each.topic, each.partition) for each in partitions} & self._uncommitted.keys()
+        self._lost |= lost
+        if lost:
+            self._warn(
+                f"group {self._group}: the session of this member ended before it could commit; the group prints again"
+                f" records of {', '.join(f'{topic}-{number}' for topic, number in sorted(lost)[:NAMES_MAX])}"
+                f"{' and others' if len(lost) > NAMES_MAX else ''}"
+            )
+        self._on_revoke(client, partitions)
+
     def _on_commit(self, error: KafkaError | None, partitions: Sequence[TopicPartition] | None) -> None:
         covered, self._asked_for = self._asked_for, None
         if error is not None and error.code() == NO_OFFSET:
@@ -310,8 +331,9 @@ class GroupReader:
         if not self._commits:
             return
         deadline_s = time.monotonic() + COMMIT_S
-        while self._uncommitted:
-            if time.monotonic() > deadline_s:
+        self._lost.clear()
+        while self._uncommitted or self._lost:
+            if self._lost or time.monotonic() > deadline_s:
                 reason = f": {self._commit_fault}" if self._commit_fault is not None else ""
                 raise BrokerError(
                     f"group {self._group}: the offsets of printed records were not committed{reason};"

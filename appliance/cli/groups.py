@@ -229,8 +229,7 @@ def _describe(
     client: AdminClient, name: str, *, bootstrap: str, read_committed: bool, with_ages: bool
 ) -> dict[str, Any]:
     """The keys are stable; `members` is empty for a group of simple consumers."""
-    pending = asked(lambda: client.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S))
-    group = answer_of(pending[name])
+    group = _asked_about(client, name)
     state = _plain(group.state)
     owners: dict[tuple[str, int], str] = {}
     members = []
@@ -249,7 +248,7 @@ def _describe(
     partitions = lags(client, name, owners, read_committed=read_committed)
     _add_ages(bootstrap, name, partitions, read_committed=read_committed, with_ages=with_ages)
     if state == "dead" and not partitions:
-        raise BrokerError(f"there is no group {name}")
+        raise _no_group(name)
     return {
         "group": name,
         "state": state,
@@ -261,6 +260,15 @@ def _describe(
             {**each, "member": owners.get((each["topic"], each["partition"]))} for each in partitions
         ],
     }
+
+
+def _asked_about(client: AdminClient, name: str) -> Any:
+    pending = asked(lambda: client.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S))
+    return answer_of(pending[name])
+
+
+def _no_group(name: str) -> BrokerError:
+    return BrokerError(f"there is no group {name}")
 
 
 def _add_ages(
@@ -279,6 +287,8 @@ def _lag(
     client: AdminClient, name: str, *, bootstrap: str, read_committed: bool, with_ages: bool
 ) -> dict[str, Any]:
     partitions = lags(client, name, read_committed=read_committed)
+    if not partitions and _plain(_asked_about(client, name).state) == "dead":
+        raise _no_group(name)  # a lag of 0 would hide a mistyped name
     _add_ages(bootstrap, name, partitions, read_committed=read_committed, with_ages=with_ages)
     return {
         "group": name,

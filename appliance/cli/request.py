@@ -69,7 +69,11 @@ def request(
         shared = _shared_version(connection, address, api, version if oldest is None else oldest, version)
         return _asked(connection, address, api, shared, body)
 
-    return _on_connection(address, timeout_s, use)
+    try:
+        return _on_connection(address, timeout_s, use)
+    except BrokerError:
+        _known.pop(address, None)  # another broker may start there: `top` and --watch run for long
+        raise
 
 
 _known: dict[str, dict[int, tuple[int, int]]] = {}

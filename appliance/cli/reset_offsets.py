@@ -59,6 +59,8 @@ def reset_offsets(
         wanted = parse_place(place, "--to")
     client = admin_client(bootstrap)
     before = committed_offsets(client, name)
+    if not before and not topics:
+        raise BrokerError(f"group {name} has no committed offsets; name topics with --topic")
     partitions = chosen_partitions(client, topics, before)
     after = _targets(client, partitions, before, place=wanted, step=step or 0)
     rows = [

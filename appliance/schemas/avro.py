@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from typing import Any, Final
 
 from appliance.schemas.avro_bounds import check_value
@@ -52,6 +53,8 @@ class AvroSchema:
     def as_json(self, data: bytes) -> str:
         """Return one value as JSON. Bytes are text of the characters 0 to 255, as in Avro's JSON encoding.
 
+        JSON has no infinity and no NaN, so they are texts, as in Protobuf's JSON.
+
         Raises:
             Undecodable: it does not fit.
         """
@@ -60,7 +63,7 @@ class AvroSchema:
         try:
             check_value(data, self._schema, self._named)
             value = fastavro.schemaless_reader(io.BytesIO(data), self._schema, None)
-            return json.dumps(value, ensure_ascii=False, default=_plain)
+            return _text(value)
         except Undecodable:
             raise
         except Exception as error:  # such as a date in the year 100,000, or a size that is no number
@@ -71,6 +74,21 @@ def _checked(found: dict[str, Any]) -> dict[str, Any]:
     if _LIBRARYS_OWN in found:
         raise ValueError(f"a schema has no member {_LIBRARYS_OWN}")
     return found
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=_plain, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> str:

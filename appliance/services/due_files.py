@@ -25,7 +25,9 @@ from appliance.services.due_index import SUFFIX, TAIL_SUFFIX, Run, read_run
 from appliance.services.due_keys import Key
 
 TRIES: Final = 10
-_PIECE: Final = 4_096
+PIECE_MIN: Final = 16
+PIECE_MAX: Final = 4_096
+"""Entries of a file that are taken at a time."""
 
 
 class DueFiles:
@@ -64,13 +66,16 @@ def _soonest(run: Run, topics: Collection[UUID], frontier: Key) -> Iterator[Key]
     numbers = [number for number, topic_id in enumerate(run.topics.table) if topic_id in topics]
     if not numbers:
         return
-    for begin in range(run.after(frontier), len(run), _PIECE):
-        piece = slice(begin, begin + _PIECE)
+    has_others = len(numbers) < len(run.topics.table)
+    begin, count = run.after(frontier), PIECE_MAX if has_others else PIECE_MIN
+    while begin < len(run):
+        piece = slice(begin, begin + count)
         dues, offsets = run.dues[piece], run.offsets[piece]
-        if len(numbers) < len(run.topics.table):
+        if has_others:
             wanted = np.isin(run.topics.numbers[piece], numbers)
             dues, offsets = dues[wanted], offsets[wanted]
         yield from zip(dues.tolist(), offsets.tolist(), strict=True)
+        begin, count = begin + count, min(2 * count, PIECE_MAX)
 
 
 def due_files(directory: Path, name: str, position: int) -> DueFiles:

@@ -26,6 +26,8 @@ EXACT_BYTES: Final = 128 << 10
 LEVEL_BYTES: Final = BUFFER_BYTES // 4
 """Of a read of a level: about what has room in its buffer, where each record takes ENTRY_BYTES more."""
 SPARSE_BYTES: Final = 8 << 10
+MEASURE_WAIT_MS: Final = 5_000
+"""So long a start waits until the end of an exact level is committed. Without enough in-sync replicas it never is."""
 LOADS_MAX: Final = 16
 _SPAN: Final = 500
 """Offsets that one read is expected to find."""
@@ -50,6 +52,7 @@ class LaneReader:
         "_measured",
         "_partition",
         "_pause",
+        "_since_ns",
         "_topics",
         "has_open_transactions",
         "is_leaderless",
@@ -76,8 +79,10 @@ class LaneReader:
         self._is_reading: set[str] = set()
         self._loads: dict[str, int] = {}
         self._ends: dict[str, int] = {}
+        self._since_ns: dict[str, int] = {}
         self._measured: set[str] = set()
         self.is_leaderless = False
+        """Whether a log, or its end, is not there now: nothing says when it comes."""
         self.has_open_transactions = False
 
     def begin_turn(self) -> None:
@@ -123,7 +128,10 @@ class LaneReader:
         """Return whether a lane must read more before something is delivered."""
         if not lane.has_caught_up:
             return True
-        return isinstance(lane, ExactLane) and lane.level not in self._measured and self._is_led(lane)
+        if not isinstance(lane, ExactLane) or lane.level in self._measured or not self._is_led(lane):
+            return False
+        waits_ns = self._clock.monotonic_ns() - self._since_ns.get(lane.level, self._clock.monotonic_ns())
+        return waits_ns < MEASURE_WAIT_MS * NS_PER_MS
 
     @staticmethod
     def _may_take(lane: Lane) -> bool:
@@ -175,7 +183,8 @@ class LaneReader:
         log_end = self._logs.log_end(place)
         end = min(self._ends.setdefault(lane.level, log_end), log_end)
         if self._logs.high_watermark(place) < end:
-            self._pause()
+            self._since_ns.setdefault(lane.level, self._clock.monotonic_ns())
+            self.is_leaderless = True
             return  # not all of it is committed yet: look again
         self._measured.add(lane.level)
         if end < lane.known_end:

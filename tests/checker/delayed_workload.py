@@ -271,6 +271,7 @@ class DelayedWorkload:
                 "group.id": "checker",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
+                "log_level": 0,
                 "topic.metadata.refresh.interval.ms": 1000,
             }
         )

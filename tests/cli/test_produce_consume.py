@@ -205,6 +205,9 @@ def test_count_offset_tail_and_partition_choose_what_is_read(console: Console) -
     assert values("--partition", 0, "--from", -1000)[0] == "0"
     assert values("--partition", 0, "--from", 100) == []
     assert values("--partition", 1) == ["other"]
+    assert len(values("--partition", "0,1", "--partition", 2)) == 101
+    for wrong in ("0,", "-1", "x", 2**31):
+        assert console.consume("--partition", wrong).code == 2
     assert values("--from", "end") == []
     assert sorted(values("--from", -1)) == ["99", "other"]
 

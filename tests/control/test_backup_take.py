@@ -18,6 +18,7 @@ from uuid import UUID
 import pytest
 
 from appliance.control.backup import metadata_sources
+from appliance.control.backup import restore as restore_module
 from appliance.control.backup.cut import opened
 from appliance.control.backup.manifest import BACKUPS
 from appliance.control.backup.restore import restore
@@ -268,6 +269,26 @@ def test_files_that_are_replaced_are_not_written_through_a_link(data_dir: Path, 
     with pytest.raises(StorageFault):
         replace_file(out / "restore-in-progress", b"id\n")  # as if the link had come after that look
     assert precious.read_text() == "precious"
+
+
+def test_of_two_restores_into_one_directory_one_writes(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found it empty. The second one must not put its mark into what the first one has finished."""
+    taken = take(data_dir, tmp_path / "target")
+    place = open_target(str(tmp_path / "target"), writes=False)
+    looked = restore_module._make_empty
+
+    def found_empty(out: Path) -> None:
+        looked(out)
+        monkeypatch.setattr(restore_module, "_make_empty", looked)
+        restore(taken.manifest, place, out, say=lambda _: None)
+        (out / "restore-in-progress").write_text("a third one\n")
+
+    monkeypatch.setattr(restore_module, "_make_empty", found_empty)
+    with pytest.raises(OperatorFault, match="not empty"):
+        restore(taken.manifest, place, tmp_path / "out", say=lambda _: None)
+    assert (tmp_path / "out" / "restore-in-progress").read_text() == "a third one\n"
 
 
 def test_metadata_that_somebody_locks_are_named(

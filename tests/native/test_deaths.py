@@ -68,6 +68,50 @@ def test_a_record_that_kills_each_consumer_is_found_after_five_deaths_at_most(
     assert set(group.processed) == set(range(3, 100)) - {poison}
 
 
+@pytest.mark.parametrize("poison", [5, 6])
+def test_a_record_of_another_partition_that_did_not_kill_is_not_dead(poison: int) -> None:
+    """The first record of each partition is in the hands of each consumer that dies."""
+    committed = {PLACE: OffsetAndMetadata(5), TopicPartition("t", 1): OffsetAndMetadata(5)}
+    processed: set[tuple[int, int]] = set()
+    dead: list[tuple[int, int]] = []
+
+    def live() -> bool:
+        deaths = Deaths()
+        at = {place: each.offset for place, each in committed.items()}
+        for place, known in committed.items():
+            deaths.found(place, known)
+        while min(at.values()) < 10:
+            taken = {
+                place: [
+                    ConsumerRecord("t", place.partition, offset, 0, 0, None, b"v", (), 0)
+                    for offset in range(begin, 10)
+                ]
+                for place, begin in at.items()
+                if begin < 10
+            }
+            for place in deaths.left_out(taken, 0.0):
+                del taken[place]
+            plan = deaths.plan(taken, 0.0)
+            at |= dict.fromkeys(taken, 10) | plan.next_offsets
+            dead.extend((each.partition, each.offset) for each in plan.dead)
+            committed.update(plan.marks)
+            given = [each for some in plan.given.values() for each in some]
+            for each in given:
+                if (each.partition, each.offset) == (1, poison):
+                    return False
+                processed.add((each.partition, each.offset))
+        return True
+
+    died = 0
+    while not live():
+        died += 1
+        assert died <= 1 + TOGETHER_MAX + ALONE_MAX
+    assert dead == [(1, poison)]
+    assert processed == {(partition, offset) for partition in (0, 1) for offset in range(5, 10)} - {
+        (1, poison)
+    }
+
+
 def test_without_a_death_records_are_given_together_after_one_mark() -> None:
     deaths = Deaths()
     deaths.found(PLACE, None)
@@ -106,6 +150,63 @@ def test_what_was_not_given_is_planned_the_same_again() -> None:
     assert plan.marks == {other: Mark(False, 5, 2).committed()}
     deaths.put_back(plan, plan.dead, 1.0)
     assert deaths.plan(records, 1.0) == plan
+
+
+def test_a_poll_with_one_record_that_may_kill_has_nothing_of_other_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both partitions keep their positions, and take turns."""
+    other = TopicPartition("t", 1)
+    marks: list[dict[TopicPartition, OffsetAndMetadata]] = []
+
+    async def mark(each: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        marks.append(each)
+
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", retry_topics=True)
+    try:
+        core = consumer._consumer
+        monkeypatch.setattr(core, "mark", mark)
+        with consumer._lock:
+            assert core.deaths is not None
+            core.fetching.assign([PLACE, other])
+            for place in (PLACE, other):
+                core.deaths.found(place, None)
+                arrive(core, place, 5)
+            core.deaths.found(PLACE, Mark(False, 5, TOGETHER_MAX).committed())
+
+        def polled() -> dict[int, list[int]]:
+            with consumer._lock:
+                records = core.take(500)
+            given = consumer._for_retry(records, _Refusing(TimedOutError("x")))  # type: ignore[arg-type]
+            return {place.partition: [each.offset for each in some] for place, some in given.items()}
+
+        assert polled() == {0: [5]}
+        with consumer._lock:
+            assert _positions(core) == {0: 6, 1: 5}
+            arrive(core, PLACE, 6)
+            arrive(core, other, 5)
+        assert polled() == {1: [5, 6, 7]}
+        assert marks[-1] == {PLACE: OffsetAndMetadata(6), other: OffsetAndMetadata(5, "given:5:1")}
+        with consumer._lock:
+            arrive(core, other, 8)
+        assert polled() == {0: [6]}
+        with consumer._lock:
+            assert _positions(core) == {0: 7, 1: 8}
+            assert core.fetching.readings[other].has_records, (
+                "they were not taken, so they need not be fetched again"
+            )
+    finally:
+        consumer.close(0)
+
+
+def arrive(core: ConsumerCore, place: TopicPartition, first: int) -> None:
+    """Have three records be there."""
+    reading = core.fetching.readings[place]
+    reading.seek(first)
+    reading.ready = [
+        ConsumerRecord("t", place.partition, at, 0, 0, None, b"v", (), 0) for at in range(first, first + 3)
+    ]
+    reading.next_after_ready = first + 3
 
 
 class _Refusing:

@@ -189,3 +189,21 @@ def test_a_member_of_a_broadcast_group_goes_on_where_it_was_whoever_comes_or_is_
 
 def has_positions(consumer: Consumer) -> bool:
     return all(each.position is not None for each in consumer._consumer.fetching.readings.values())
+
+
+def test_a_static_member_that_comes_back_for_another_topic_reads_that_one(
+    places: dict[str, str], topic: str
+) -> None:
+    """The broker gives it the assignment of before, because the group is stable (KIP-345)."""
+    other = f"{topic}-other"
+    with Admin(bootstrap_servers=places["tcp"]) as admin:
+        admin.create_topic(other, 4)
+    fill(places["tcp"], other, [1])
+    for name in (topic, other):
+        settings = options(places["tcp"], f"static-{topic}", "classic", group_instance_id="one")
+        with Consumer(name, **settings) as consumer:
+            deadline_s = time.monotonic() + PATIENCE_S
+            seen: set[str] = set()
+            while not seen and time.monotonic() < deadline_s:
+                seen |= {place.topic for place in consumer.poll(200)}
+            assert seen == {name}

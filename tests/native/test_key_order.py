@@ -149,6 +149,23 @@ def test_a_partition_stops_when_too_much_waits_and_goes_on_later() -> None:
     assert order.room(position) == 1
 
 
+def test_a_program_that_commits_elsewhere_is_not_stopped_by_records_that_failed_once() -> None:
+    order = KeyOrder(RULES, OffsetAndMetadata(0))
+    now_s, position = 0.0, 0
+    for _ in range(2 * OPEN_MAX):
+        assert order.room(position)
+        (found,) = order.exchange([record(position, b"a")], 500, now_s)
+        position += SPAN // 100
+        order.keep(found, now_s)
+        now_s += 1.0
+        order.polls(is_done=False)
+        assert order.exchange([], 500, now_s)
+        order.polls(is_done=False)
+    assert order.statistics()["given"] <= OPEN_MAX
+    committed = order.failures()
+    assert committed.offset == 0, "nothing is said to be done"
+
+
 def test_large_records_and_far_offsets_stop_a_partition_too() -> None:
     order = KeyOrder(RULES, OffsetAndMetadata(0))
     order.keep(order.exchange([record(0, b"a")], 500, 0.0)[0], 0.0)

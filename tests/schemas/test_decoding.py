@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import threading
 import time
 import tracemalloc
@@ -134,6 +135,14 @@ def test_logical_types_and_bytes_are_readable(tmp_path: Path) -> None:
     far = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01" + b"\x04\x30\x39" + b"\x00"
     with pytest.raises(Undecodable, match="does not fit"):
         decoded(Decoder(str(tmp_path)), far)
+
+
+def test_numbers_that_json_does_not_have_are_text(tmp_path: Path) -> None:
+    schema = {"type": "map", "values": {"type": "array", "items": ["double", "float", "int"]}}
+    values = {"a": [math.nan, math.inf, -math.inf, 1.5, 7]}
+    (tmp_path / "t-value.avsc").write_text(json.dumps(schema))
+    found = decoded(Decoder(str(tmp_path)), avro(json.dumps(schema), values))
+    assert found == {"a": ["NaN", "Infinity", "-Infinity", 1.5, 7]}
 
 
 @pytest.mark.parametrize(

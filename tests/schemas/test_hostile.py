@@ -61,10 +61,10 @@ def long(value: int) -> bytes:
 def test_small_records_of_avro_that_are_large_as_text_are_refused(
     schema: dict[str, Any], data: bytes, why: str
 ) -> None:
-    began_s = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(Undecodable, match=why):
         AvroSchema(json.dumps(schema)).as_json(data)
-    assert time.monotonic() - began_s < 2
+    assert time.process_time() - began_s < 2
 
 
 def test_decimals_up_to_the_bound_are_shown() -> None:
@@ -147,10 +147,10 @@ def test_small_messages_of_protobuf_that_are_large_as_text_are_refused(
     if not why:
         assert json.loads(schema.as_json(data)) == {"by_key": {"1": {}, "2": {}}}
         return
-    began_s = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(Undecodable, match=why):
         schema.as_json(data)
-    assert time.monotonic() - began_s < 5
+    assert time.process_time() - began_s < 5
 
 
 def any_schema() -> ProtobufSchema:

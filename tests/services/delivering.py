@@ -64,6 +64,8 @@ class Logs:
         self._starts: dict[Name, int] = {}
         self.settings: dict[str, LogSettings] = {}
         self.leaderless: set[Name] = set()
+        self.uncommitted: set[str] = set()
+        """Topics of which nothing is committed."""
         self.slow: set[Name] = set()
         """Partitions whose appends are not answered yet."""
         self.lost: set[str] = set()
@@ -97,7 +99,8 @@ class Logs:
     def log_end(self, place: LogPlace) -> int:
         return self.log(place.topic, place.partition).log_end_offset
 
-    high_watermark = log_end
+    def high_watermark(self, place: LogPlace) -> int:
+        return 0 if place.topic in self.uncommitted else self.log_end(place)
 
     def log_start(self, place: LogPlace) -> int:
         return self._starts.get((place.topic, place.partition), 0)

@@ -447,3 +447,21 @@ def test_look_ups_find_in_files_what_no_run_file_has(house: Delivering, tmp_path
     run = read_run(path)
     assert run is not None
     assert (len(run), run.topics.table) == (3_000, [TOPIC_ID])
+
+
+def test_a_level_whose_end_is_not_committed_holds_up_no_other_for_long(house: Delivering) -> None:
+    uncommitted = f"{DELAYED_PREFIX}exact_1h"
+    house.store(b"a", level="exact_1m", due_in_ms=1_000)
+    house.store(b"b", level="exact_1h", due_in_ms=1_000)
+    house.logs.uncommitted = {uncommitted}
+    house.new_forwarder()
+    house.pass_ms(3_000)
+    assert house.delivered() == []
+    house.pass_ms(3_000)
+    assert house.delivered() == [b"a"]
+    house.store(*[b"c"] * 5, level="exact_1m", due_in_ms=100)
+    house.pass_ms(400, step_ms=100)
+    assert house.delivered() == [b"a", *[b"c"] * 5]
+    house.logs.uncommitted = set()
+    house.pass_ms(1_000)
+    assert house.delivered()[-1] == b"b"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -46,6 +47,21 @@ def test_group_reads_and_its_position_is_shown_moved_and_deleted(kafka: ApacheKa
     assert deleted["result"] == "deleted"
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_of_a_group_share_a_topic_and_end_when_all_of_it_is_read(
+    kafka: ApacheKafka, protocol: str
+) -> None:
+    topic = f"shared-{protocol}"
+    run(kafka, "topics", "create", topic, "-p", 4).succeeded()
+    run(kafka, "produce", topic, given=b"".join(b"%d\n" % number for number in range(2000))).succeeded()
+    arguments = ("consume", topic, "--group", topic, "-X", f"group.protocol={protocol}")
+    with ThreadPoolExecutor(2) as pool:
+        members = [pool.submit(run, kafka, *arguments) for _ in range(2)]
+        read = [line for member in members for line in member.result().succeeded().text.split()]
+    assert sorted(map(int, read)) == list(range(2000))
+    assert told(kafka, "groups", "lag", topic)[0]["lag"] == 0
+
+
 def test_cluster_is_described_and_healthy(kafka: ApacheKafka) -> None:
     assert len(told(kafka, "cluster", "info")["brokers"]) == 1
     health = told(kafka, "cluster", "health")
@@ -53,6 +69,8 @@ def test_cluster_is_described_and_healthy(kafka: ApacheKafka) -> None:
     assert told(kafka, "partitions", "list", "orders")
     assert told(kafka, "log-dirs", "describe")
     assert told(kafka, "reassign", "status") == []
+    features = {each["name"]: each["level"] for each in told(kafka, "cluster", "apis")["features"]}
+    assert features["group.version"] == 1
     assert told(kafka, "slots", "list")
 
 
@@ -69,6 +87,11 @@ def test_offsets_formats_bytes_and_regular_expressions(kafka: ApacheKafka) -> No
     assert shown == "bytes 0 0 k 3\n"
     assert run(kafka, "consume", "bytes", "--encoding", "hex").succeeded().text == "00ff0a\n"
     assert run(kafka, "consume", "bytes", "--encoding", "base64").succeeded().text == "AP8K\n"
+    assert run(kafka, "consume", "bytes", "-f", r"%i %v{big} \n").code == 2
+    assert (
+        run(kafka, "consume", "bytes", "-f", r"%i %v{hex} %S{hex16}\n").succeeded().text == "1 00ff0a 0003\n"
+    )
+    assert run(kafka, "consume", "bytes", "--from", "1h", "--until", "+0").succeeded().text == ""
     assert len(run(kafka, "consume", "--regex", "ord.*").succeeded().text.splitlines()) == 3
     assert told(kafka, "offsets", "orders")
     refused = run(kafka, "produce", "bytes", "--encoding", "hex", given=b"ff\nzz\n")

@@ -152,11 +152,11 @@ def test_groups_are_listed_by_state_and_deleted_with_their_offsets(broker: Appli
     assert not told(broker, "groups", "list", "--state", "stable")
     assert run(broker, "groups", "delete", "--yes", "short").succeeded().text == "deleted short\n"
     assert "short" not in {each["group"] for each in told(broker, "groups", "list")}
-    assert committed(broker, "short") == {}
     missing = run(broker, "groups", "delete", "--yes", "short")
     assert (missing.code, "GROUP_ID_NOT_FOUND" in missing.errors) == (1, True)
-    missing = run(broker, "groups", "describe", "short")
-    assert (missing.code, missing.errors) == (1, "appliance: there is no group short\n")
+    for command in ("describe", "lag"):
+        missing = run(broker, "groups", command, "short")
+        assert (missing.code, missing.errors) == (1, "appliance: there is no group short\n")
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,10 @@ def test_offsets_at_a_time_and_those_of_a_group_are_shown_and_deleted(run: Conso
     lag = json.loads(run("groups", "lag", "--all", "--json").succeeded().text)
     left = {each["group"]: each["partitions"] for each in lag}[group]
     assert [each["partition"] for each in left] == [0]
+    unknown = run("groups", "lag", f"{group}-x")
+    assert (unknown.code, "there is no group" in unknown.errors) == (1, True)
+    unknown = run("groups", "reset-offsets", f"{group}-x", "--to", "beginning")
+    assert (unknown.code, "has no committed offsets" in unknown.errors) == (1, True)
     assert run("groups", "lag").code == run("groups", "describe", group, "--all").code == 2
 
 

@@ -233,9 +233,9 @@ KILLED = """
 import os, sys
 from appliance_client import Consumer
 
-address, log = sys.argv[1:]
+address, topic, log = sys.argv[1:]
 with Consumer(
-    "poisoned", bootstrap_servers=address, group_id="killed", group_instance_id="one", auto_offset_reset="earliest",
+    topic, bootstrap_servers=address, group_id=topic, group_instance_id="one", auto_offset_reset="earliest",
     retry_topics=True, auto_commit_interval_ms=50,
 ) as consumer, open(log, "a", buffering=1) as said:
     for record in consumer:
@@ -251,39 +251,48 @@ with Consumer(
 """
 
 
-@pytest.mark.parametrize("poison", [b"kill", b"fails, then kills"])
-def test_a_record_that_kills_each_consumer_ends_with_the_dead_and_other_keys_pass_it(
-    broker: Appliance, tmp_path: Path, poison: bytes
+@pytest.mark.parametrize(
+    ("topic", "poison", "options"),
+    [
+        ("poisoned", b"kill", "--ordered-by-key"),
+        ("poisoned-again", b"fails, then kills", "--ordered-by-key"),
+        ("poisoned-order", b"fails, then kills", "--ordered"),
+    ],
+)
+def test_a_record_that_kills_each_consumer_ends_with_the_dead_in_its_order(
+    broker: Appliance, tmp_path: Path, topic: str, poison: bytes, options: str
 ) -> None:
     """It waits for a failed record of its key, or fails first itself: each life commits other keys before it dies."""
-    if poison == b"kill":
-        create(broker, "poisoned", "killed", options=("--levels", "300ms", "--max", "5", "--ordered-by-key"))
+    create(broker, topic, topic, options=("--levels", "300ms", "--max", "5", options))
     client = producer(broker)
-    sent(client, "poisoned", b"fails", key=b"bad", partition=0)
-    sent(client, "poisoned", poison, key=b"bad", partition=0)
+    sent(client, topic, b"fails", key=b"bad", partition=0)
+    sent(client, topic, poison, key=b"bad", partition=0)
     for number in range(50):
         for key in (b"bad", b"k%d" % (number % 5)):
-            client.produce("poisoned", b"%s-%d" % (key, number), key=key, partition=0)
+            client.produce(topic, b"%s-%d" % (key, number), key=key, partition=0)
     client.flush(PATIENCE_S)
-    sent(client, "poisoned", b"end", key=b"bad", partition=0)
+    sent(client, topic, b"end", key=b"bad", partition=0)
     log = tmp_path / "log"
     deaths = 0
     while True:
-        arguments = [sys.executable, "-c", KILLED, broker.address, str(log)]
+        arguments = [sys.executable, "-c", KILLED, broker.address, topic, str(log)]
         done = subprocess.run(arguments, timeout=PATIENCE_S, check=False)
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL
         deaths += 1
         assert deaths <= 5, "as docs/retries.md says"
-        assert "k4-49" in log.read_text().split(), "other keys passed it"
-    dead = read(broker, "poisoned.killed.dlq", 1 if poison == b"kill" else 2)[-1]
+        passed = "k4-49" in log.read_text().split()
+        assert passed == (options == "--ordered-by-key"), (
+            "other keys pass it, if the group asks only for their order"
+        )
+    (dead,) = read(broker, f"{topic}.{topic}.dlq", 1)
     headers = headers_of(dead)
     assert dead.value() == poison
-    assert (headers["__dlq.errors.topic"], headers["__dlq.errors.group"]) == ("poisoned", "killed")
+    assert (headers["__dlq.errors.topic"], headers["__dlq.errors.group"]) == (topic, topic)
     assert "died" in headers["__dlq.errors.message"]
     assert headers["__dlq.errors.delivery.count"] == ("1" if poison == b"kill" else "2")
-    processed = log.read_text().split()
-    bad = [value for value in dict.fromkeys(processed) if value.startswith(("bad", "fails"))]
+    processed = list(dict.fromkeys(log.read_text().split()))
+    bad = [value for value in processed if value.startswith(("bad", "fails"))]
     assert bad == ["fails", *(f"bad-{number}" for number in range(50))]
     assert {f"k{number % 5}-{number}" for number in range(50)} <= set(processed)

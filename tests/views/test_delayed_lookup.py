@@ -66,7 +66,7 @@ class House:
     def lane(self, level: str, number: int) -> ExactLane:
         topic_id = self.topics.topic_ids()[f"__delayed_{level}"]
         index = DueIndex(self.directory, index_name(level, number, topic_id))
-        return ExactLane(level, LEVELS_MS[level], position=0, index=index, frontier=Frontier())
+        return ExactLane(level, LEVELS_MS[level], position=0, index=index, frontier=Frontier(), uptime_ms=0)
 
     def store(
         self,
@@ -98,7 +98,7 @@ class House:
         for place, lane in self.lanes.items():
             log = self.topics.logs[place]
             if lane.read_to < len(log):
-                lane.take(as_stored(log[lane.read_to :]), next_offset=len(log), now_ms=NOW_MS)
+                lane.take(as_stored(log[lane.read_to :]), next_offset=len(log), now_ms=NOW_MS, uptime_ms=0)
 
     def deliver(self, until_ms: int) -> None:
         for place, lane in self.lanes.items():
@@ -191,9 +191,9 @@ def test_the_cost_follows_what_is_shown(house: House) -> None:
     place = "__delayed_exact_1h", ID.int % 2
     lane = house.lanes[place]
     log = house.topics.logs[place]
-    lane.take(as_stored(log[:6_000]), next_offset=6_000, now_ms=NOW_MS)
+    lane.take(as_stored(log[:6_000]), next_offset=6_000, now_ms=NOW_MS, uptime_ms=0)
     lane.write()
-    lane.take(as_stored(log[6_000:]), next_offset=len(log), now_ms=NOW_MS)
+    lane.take(as_stored(log[6_000:]), next_offset=len(log), now_ms=NOW_MS, uptime_ms=0)
     lane.write_tail()
     house.read()
     for other in house.lanes.values():

@@ -64,7 +64,7 @@ def restore(
     if tree and zookeeper is not None:
         refuse_used(zookeeper)
     _make_empty(data_dir)
-    replace_file(data_dir / MARKER, f"{manifest.id}\n".encode())
+    _mark(data_dir, manifest.id)
     written = 0
     for slot, properties in sorted(manifest.slots.items()):
         directory = data_dir / f"slot-{slot}"
@@ -156,9 +156,30 @@ def _make_empty(data_dir: Path) -> None:
     except OSError as error:
         raise OperatorFault(f"{data_dir}: {error.strerror}") from error
     if there:
-        raise OperatorFault(
-            f"{data_dir} is not empty ({there[0]} is in it); nothing was written. Restore into a new directory"
-        )
+        raise _not_empty(data_dir, there[0])
+
+
+def _not_empty(data_dir: Path, name: str) -> OperatorFault:
+    return OperatorFault(
+        f"{data_dir} is not empty ({name} is in it); nothing was written. Restore into a new directory"
+    )
+
+
+def _mark(data_dir: Path, id: str) -> None:
+    """Create the mark, durably. Raises OperatorFault if another restore was quicker."""
+    with storage_faults(data_dir / MARKER):
+        try:
+            descriptor = os.open(
+                data_dir / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+        except FileExistsError:
+            raise _not_empty(data_dir, MARKER) from None
+        try:
+            os.write(descriptor, f"{id}\n".encode())
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(data_dir)
 
 
 def _write(target: Target, file: StoredFile, path: Path) -> int:
