@@ -31,7 +31,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -49,8 +49,15 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 Encoding = Callable[[bytes], bytes]
-Header = tuple[str, bytes | None]
 Part = Callable[[Any], bytes]
+
+
+class Header(NamedTuple):
+    """A header of a record."""
+
+    name: str
+    value: bytes | None
+
 
 ENCODINGS: Final[dict[str, Encoding]] = {
     "raw": lambda data: data,
@@ -109,7 +116,7 @@ def format_string(text: str, *, encoding: str, null_marker: str) -> Formatter:
                 )
             case "h":
                 of_header = _header_formatter(modifier or "", encoding=encoding, null=null)
-                return lambda message: b"".join(map(of_header, header_list(message)))
+                return lambda message: b"".join(of_header(Header(*each)) for each in header_list(message))
         return None
 
     parts = _parsed(text, part, known=(*"tpoeTdkvshHKVSiR",))
@@ -122,24 +129,14 @@ def format_string(text: str, *, encoding: str, null_marker: str) -> Formatter:
     return formatted
 
 
-def _name_of(header: Header) -> bytes:
-    name, _ = header
-    return name.encode()
-
-
-def _value_of(header: Header) -> bytes | None:
-    _, value = header
-    return value
-
-
 def _header_formatter(text: str, *, encoding: str, null: bytes) -> Callable[[Header], bytes]:
     numbers: Mapping[str, Callable[[Header], int]] = {
-        "K": lambda header: len(_name_of(header)),
-        "V": lambda header: _length(_value_of(header)),
+        "K": lambda header: len(header.name.encode()),
+        "V": lambda header: _length(header.value),
     }
     contents: Mapping[str, Callable[[Header], bytes | None]] = {
-        "k": _name_of,
-        "v": _value_of,
+        "k": lambda header: header.name.encode(),
+        "v": lambda header: header.value,
     }
 
     def part(directive: str, _modifier: str | None) -> Part | None:
