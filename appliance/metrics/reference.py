@@ -153,8 +153,9 @@ read the answer within 30 seconds.
   stage `send` ends when the last byte of the answer is sent, after earlier answers of the connection.
 - The sum of `appliance_process_proportional_bytes` over all processes is the memory of the whole appliance. Only the
   supervisor may read these values from the kernel. The supervisor reads these values when the metrics process asks, at
-  most every 30 seconds. The same is true for `appliance_process_open_files` and the two series of disks. They do not
-  count what a process reads or writes between the last reading and the end of the process.
+  most every 30 seconds. The same is true for `appliance_process_open_files`,
+  `appliance_process_disk_read_bytes_total` and `appliance_process_disk_written_bytes_total`. The last two do not count
+  what a process reads from disks or writes to disks after the supervisor's last reading of this process.
 - `appliance_delayed_…`, `appliance_retry_…`, `appliance_message_audit_…` and `appliance_trace_…` need
   `services.processes`. The lateness of a delayed record begins when the record is due, even if the appliance does not
   run at that time. `appliance_console_…` needs `console.listener`.
