@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from appliance.control.supervisor.scratch import Scratch
 from appliance.errors import ApplianceError
+from appliance.testing import wall_clock
 from appliance.testing.launcher import Launched, TemplateFailed, launcher
 
 if TYPE_CHECKING:
@@ -94,9 +95,12 @@ class Broker:
             raise BrokerFailed("the broker runs already")
         if self._scratch is None:
             self._scratch = Scratch.make(self._directory)
+        wall_clock.make(self._scratch.path / wall_clock.NAME)
         try:
             with self._scratch.log.open("ab") as log:
-                process = launcher().launch(self._arguments(self._scratch), log.fileno())
+                process = launcher().launch(
+                    self._arguments(self._scratch), log.fileno(), clock=self._scratch.path / wall_clock.NAME
+                )
         except TemplateFailed as failure:
             raise BrokerFailed(str(failure)) from None
         self._process = process
@@ -300,6 +304,19 @@ class Broker:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+
+    def set_clock_ahead(self, seconds: float) -> None:
+        """Set the wall clock of all processes ahead of the host's, at once and also after a restart.
+
+        A negative number sets it behind, 0 sets it right. Timeouts use another clock, and take no notice.
+
+        Raises:
+            BrokerFailed: it was never started.
+            ValueError: `seconds` is more than 146 years, or no number.
+        """
+        if self._scratch is None:
+            raise BrokerFailed("the broker was never started, so it has no clock")
+        wall_clock.set_ahead(self._scratch.path / wall_clock.NAME, seconds)
 
     def stop_slot(self, slot: int) -> None:
         """Stop a slot and return when other slots lead its partitions. Clients see a broker that left.

@@ -130,8 +130,11 @@ class Launcher:
             if self._channel is None:
                 self._start_template()
 
-    def launch(self, argv: Sequence[str], log: int | None = None) -> Launched:
+    def launch(self, argv: Sequence[str], log: int | None = None, *, clock: Path | None = None) -> Launched:
         """Start `appliance ARGV` with its standard error going to the descriptor `log`, or to its standard output.
+
+        Args:
+            clock: a file of wall_clock.py, from which all its processes take the time.
 
         Raises:
             TemplateFailed: the template cannot be started.
@@ -140,8 +143,8 @@ class Launcher:
             for _ in range(2):
                 if self._channel is None:
                     self._start_template()
-                    launched = self._ask(argv, log)
-                elif (launched := self._ask(argv, log)) is None:
+                    launched = self._ask(argv, log, clock)
+                elif (launched := self._ask(argv, log, clock)) is None:
                     continue  # it was killed since the last broker: try with another one
                 if launched is not None:
                     return launched
@@ -167,7 +170,7 @@ class Launcher:
         here.settimeout(ANSWER_TIMEOUT_S)
         self._channel = here
 
-    def _ask(self, argv: Sequence[str], log: int | None) -> Launched | None:
+    def _ask(self, argv: Sequence[str], log: int | None, clock: Path | None) -> Launched | None:
         """Return the broker; None, with the template given up, where the template has ended.
 
         An interrupted call (Ctrl-C, a timeout of the test runner) leaves its answer in the socket. So answers have the
@@ -179,7 +182,8 @@ class Launcher:
         output, output_there = os.pipe2(os.O_CLOEXEC)
         exit_code, exit_code_there = os.pipe2(os.O_CLOEXEC)
         try:
-            request = json.dumps({"number": number, "argv": list(argv)}).encode()
+            said = {"number": number, "argv": list(argv), "clock": None if clock is None else str(clock)}
+            request = json.dumps(said).encode()
             descriptors = [output_there, output_there if log is None else log, exit_code_there]
             socket.send_fds(self._channel, [request], descriptors)
             while answer := self._channel.recv(_ANSWER_BYTES):

@@ -1,6 +1,6 @@
 """The template process: it has loaded the broker's code, and forks a broker whenever the test run asks for one.
 
-    test run ── number, argv; descriptors for standard output, log, exit code ──→ template ──fork──→ supervisor ──→ …
+    test run ── number, argv, clock; descriptors for output, log, exit code ──→ template ──fork──→ supervisor ──→ …
              ←── number, process id ────────────────────────────────────────────
              ── end: number ────────────────────────────────────────────────────→ (nobody waits for this broker)
 
@@ -31,6 +31,7 @@ from typing import Final, NoReturn
 
 from appliance.cli.ephemeral import PARENT_VARIABLE
 from appliance.control.supervisor.parent import watch_parent
+from appliance.testing import wall_clock
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 DESCRIPTORS: Final = 3
@@ -99,7 +100,7 @@ class Template:
         output, log, exit_code = descriptors
         pid = os.fork()
         if pid == 0:
-            self._be(wanted["argv"], output, log)
+            self._be(wanted["argv"], output, log, clock=wanted["clock"])
         os.close(output)
         os.close(log)
         self._exit_codes[pid] = exit_code
@@ -123,8 +124,8 @@ class Template:
                 os.close(descriptor)
                 del self._exit_codes[pid], self._numbers[pid]
 
-    def _be(self, argv: list[str], output: int, log: int) -> NoReturn:
-        """In the child: become the supervisor of a broker."""
+    def _be(self, argv: list[str], output: int, log: int, *, clock: str | None) -> NoReturn:
+        """In the child: become the supervisor of a broker, whose wall clock is in the file `clock`."""
         code = _FAILED
         try:
             signal.set_wakeup_fd(-1)
@@ -138,6 +139,8 @@ class Template:
                 os.dup2(descriptor, becomes)
             # Below `nothing` lies what the template has: its pipe, and descriptors for exit codes of other brokers.
             os.closerange(3, max(nothing, output, log, self._test_run, *self._exit_codes.values()) + 1)
+            if clock is not None:
+                wall_clock.follow(Path(clock))
             sys.argv = [_COMMAND, *argv]  # what a broker prints names its own command
             from appliance.cli.program import main
 

@@ -216,3 +216,38 @@ def test_data_may_lie_on_a_disk(tmp_path: Path) -> None:
         assert broker.data_dir.is_relative_to(tmp_path)
         produce(broker, "t", b"one")
     assert list(tmp_path.iterdir()) == []
+
+
+def stored_ms(broker: Broker, topic: str) -> int:
+    """Return when the broker says it has appended one more record."""
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers.split(","), acks="all")
+    try:
+        return int(producer.send(topic, b"v").get(timeout=30).timestamp)
+    finally:
+        producer.close()
+
+
+def test_a_test_sets_the_clock_of_a_broker_that_runs() -> None:
+    day_s = 86_400
+    with Broker(options={"log.retention.check.interval.ms": 200, "log.roll.ms": 1_000}) as broker:
+        stamps = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(7 * day_s * 1000)}
+        broker.topics.create("t", configs=stamps)
+        produce(broker, "t", b"old")
+        for ahead_s in (-3_600, 30, 0):
+            broker.set_clock_ahead(ahead_s)
+            assert stored_ms(broker, "t") == pytest.approx((time.time() + ahead_s) * 1000, abs=5_000)
+        broker.set_clock_ahead(8 * day_s)
+        produce(broker, "t", b"new")
+        deadline = time.monotonic() + 30
+        while (values := consume(broker, "t", 1)) != [b"new"]:
+            assert time.monotonic() < deadline, values
+        broker.kill_all()
+        broker.start()
+        assert stored_ms(broker, "t") == pytest.approx((time.time() + 8 * day_s) * 1000, abs=5_000)
+        with pytest.raises(ValueError, match="cannot be set"):
+            broker.set_clock_ahead(float("inf"))
+
+
+def test_a_broker_that_was_never_started_has_no_clock() -> None:
+    with pytest.raises(BrokerFailed, match="no clock"):
+        Broker().set_clock_ahead(1)
