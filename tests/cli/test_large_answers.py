@@ -10,6 +10,7 @@ import pytest
 from appliance.cli.connecting import BrokerError
 from appliance.cli.request import ELEMENTS_MAX, request
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.api_versions import ApiVersionRange, ApiVersionsResponse
 from appliance.protocol.apis.list_transactions import (
     ListedTransaction,
     ListTransactionsRequest,
@@ -19,6 +20,12 @@ from appliance.protocol.framing import SIZE
 from appliance.protocol.messages import encode_response
 
 VERSION = 0
+VERSIONS = encode_response(
+    ApiKey.API_VERSIONS,
+    0,
+    ApiVersionsResponse(api_keys=(ApiVersionRange(ApiKey.LIST_TRANSACTIONS, VERSION, VERSION),)),
+    1,
+)
 
 
 def asked(frame: bytes) -> ListTransactionsResponse:
@@ -28,8 +35,9 @@ def asked(frame: bytes) -> ListTransactionsResponse:
         def answer() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(1 << 16)
-                connection.sendall(frame)
+                for each in (VERSIONS, frame):
+                    connection.recv(1 << 16)
+                    connection.sendall(each)
 
         broker = threading.Thread(target=answer)
         broker.start()

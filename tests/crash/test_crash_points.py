@@ -376,9 +376,9 @@ def test_power_cut_at_a_crash_point_leaves_the_transaction_whole(
 
 
 def test_table_of_crash_points_has_a_test_for_each_row_and_column() -> None:
-    rows = table_of(DOCUMENT.read_text(), heading="## What happens when something dies")
+    rows = table_of(DOCUMENT.read_text(), heading="## What happens when a process dies")
     header, *lines = rows
-    assert header == ["what dies", *POINTS]
+    assert header == ["failure", *POINTS]
     assert [line[0] for line in lines] == [*VICTIMS, POWER_CUT]
     assert all(len(line) == len(header) and all(line) for line in lines)
 

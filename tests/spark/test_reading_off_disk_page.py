@@ -27,10 +27,10 @@ def test_the_example_of_the_page_reads_every_batch(
 
 def test_the_state_file_lies_as_the_page_says(tmp_path: Path) -> None:
     told = (
-        r"two records of (\d+) bytes, at positions 0 and (\d+)\. Numbers are little-endian\. "
-        r"The file has (\d+)\s+bytes until a record is written at position (\d+), and (\d+) bytes afterwards\."
+        r"two records of (\d+) bytes, at positions 0 and (\d+)\. All numbers in the state file are little-endian\. "
+        r"The file has (\d+) bytes until the owner writes a record at position (\d+), and (\d+) bytes afterwards\."
     )
-    ((record_bytes, second, small, written_at, large),) = re.findall(told, PAGE)
+    ((record_bytes, second, small, written_at, large),) = re.findall(told, " ".join(PAGE.split()))
     assert written_at == second
     log, state_file = filled(tmp_path)
     state = log.directory / ".state"

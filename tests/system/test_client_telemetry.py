@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -17,11 +17,13 @@ from appliance.protocol.apis.api_versions import ApiVersionsRequest
 from appliance.protocol.apis.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from appliance.protocol.apis.push_telemetry import PushTelemetryRequest
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.framing import SIZE
+from appliance.protocol.messages import decode_response, encode_request
 from appliance.protocol.records.compression import Codec, compress
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
 from tests.support.scrape import scrape
-from tests.support.wire import free_ports
+from tests.support.wire import WireSocket, free_ports
 from tests.system.raw import create_topic, wait_until
 
 TOPIC: Final = "orders"
@@ -78,21 +80,26 @@ def test_the_apis_are_advertised_where_the_option_is_set(broker: Appliance) -> N
     assert advertised(broker) >= TELEMETRY
 
 
+def unadvertised(broker: Appliance, api: ApiKey, body: Any) -> Any:
+    """Return the answer to a request of version 0, whether the broker says that it knows it or not."""
+    with WireSocket(broker.port) as wire:
+        wire.send(encode_request(api, 0, body, 1, client_id="wire"))
+        answer = wire.read_frame()
+    return decode_response(api, 0, memoryview(SIZE.pack(len(answer)) + answer))[1]
+
+
 def test_a_client_that_asks_without_the_option_gets_unsupported_version(tmp_path: Path) -> None:
     """So it does not ask again. Kafka 4.3 without a receiver answers with a subscription to nothing."""
     without = Appliance(tmp_path / "data", settings={"metrics.listener": f"127.0.0.1:{free_ports(1)}"})
     without.start()
     try:
         assert not advertised(without) & TELEMETRY
-        asked = request(
-            without.address,
-            ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
-            0,
-            GetTelemetrySubscriptionsRequest(uuid4()),
+        asked = unadvertised(
+            without, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, GetTelemetrySubscriptionsRequest(uuid4())
         )
         assert asked.error_code == ErrorCode.UNSUPPORTED_VERSION
         body = PushTelemetryRequest(uuid4(), 1, False, 0, b"m")
-        pushed = request(without.address, ApiKey.PUSH_TELEMETRY, 0, body)
+        pushed = unadvertised(without, ApiKey.PUSH_TELEMETRY, body)
         assert pushed.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert advertised(without), "the broker serves on"
         without.stop()
