@@ -24,10 +24,10 @@ on). So a delay lasts as long as it should. A record with `delivery.at` comes to
 and waits again.
 
 A record can be stored before the step and read after it. Its stamp is then later than now by the steady time, so it has
-an earlier correction, and `corrections` keeps its offset as an exception. If no earlier correction fits, nobody saw
-that the clock was ahead: the process died before it wrote a state record. Then the record counts as stored now, and
-those that came shortly before it keep their distance. If a record was read so late that its stamp has passed, it waits
-for longer, by the step at most. No record is early.
+an earlier correction, and `corrections` keeps its offset as an exception. If no earlier correction fits, the record
+counts as stored now, and those that came shortly before it keep their distance. So it is if nobody saw that the clock
+was ahead, because the process died before it wrote a state record. If a record was read so late that its stamp has
+passed, it waits for longer, by the step at most. No record is early.
 
 This file reads no clock, and no log.
 """
@@ -57,6 +57,12 @@ LOAD_RECORDS: Final = 2_000
 LOADED_BYTES_MAX: Final = 2 * BUFFER_BYTES
 """A load that brings more is given up, and a smaller one follows: its records are larger than those before."""
 CORRECTIONS_MAX: Final = 1_000
+RECENT_MS: Final = 1_000
+"""An earlier correction explains a stamp only if the record was stored so shortly ago by it.
+
+The time for which no process ran is missing in a correction, so the right one can seem to be a little too large. The
+next smaller one would then make the record older by a whole step, and early.
+"""
 STRETCH_MS: Final = 10_000
 """Records with rising stamps over no more than this share an exception."""
 
@@ -388,9 +394,8 @@ class ExactLane(Lane):
             at, stamp_ms = stored.at, stored.stored_ms
             if at < judged_from or stamp_ms + self._correction_at(at) <= latest_ms:
                 continue
-            fitting = [each for _, each in self.corrections if stamp_ms + each <= latest_ms]
-            if stamp_ms <= latest_ms:
-                fitting.append(0)
+            known = [0, *(each for _, each in self.corrections)]
+            fitting = [each for each in known if steady_ms - RECENT_MS <= stamp_ms + each <= latest_ms]
             if fitting:
                 self._except(at, max(fitting))
             else:

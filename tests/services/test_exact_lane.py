@@ -279,6 +279,22 @@ def test_a_clock_ahead_unseen_is_known_from_the_next_state_record_on(tmp_path: P
     assert NOW_MS + 50_000 <= first <= NOW_MS + 60_000 + TOLERANCE_MS
 
 
+def test_a_correction_that_lacks_the_time_without_a_process_makes_no_record_early(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.store(1_000, header=DELAY)
+    house.read()
+    house.lane.set_back(4 * HOUR_MS)
+    early_ms = NOW_MS - 4 * HOUR_MS
+    house.read(early_ms)
+    house.write()
+    # The next life begins 2 s later. A record was stored 100 ms ago, and then the clock was set back again.
+    house.store(1_000, at_ms=early_ms + 1_900, header=DELAY)
+    now_ms = early_ms - 5 * HOUR_MS + 2_000
+    house.open(set_back_ms=5 * HOUR_MS - 2_000, now_ms=now_ms)
+    assert house.pop_all(now_ms + 899) == []
+    assert house.pop_all(now_ms + 1_000 + TOLERANCE_MS) == [0, 1]
+
+
 def test_what_is_delivered_stays_so_when_the_index_is_lost_and_its_corrections_are_forgotten(
     tmp_path: Path,
 ) -> None:
