@@ -126,6 +126,7 @@ def test_a_producer_goes_on_when_its_network_process_dies(broker: Appliance) -> 
                     os.kill(row.pid, signal.SIGKILL)
             for each in sent:
                 each.result(60)
+    wait_until(broker.is_whole, "network processes that were killed last run again")
     assert sum(batch.records for batch in fetched_batches(broker.address, TOPIC, 0)) >= 60
 
 
