@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import struct
 import time
 from pathlib import Path
-from typing import Final
 
-NS_PER_S: Final = 1_000_000_000
+from appliance.testing import wall_clock
 
 
 class SteppedClock:
@@ -34,6 +32,5 @@ class SteppedClock:
         if seconds > self._ahead_s:
             self.set_forward_ms.append(int(time.time() * 1000))
         self._ahead_s = seconds
-        mode = "r+b" if self._path.exists() else "wb"
-        with self._path.open(mode) as file:
-            file.write(struct.pack("q", int(seconds * NS_PER_S)))
+        wall_clock.make(self._path)
+        wall_clock.set_ahead(self._path, seconds)
