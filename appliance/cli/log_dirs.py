@@ -26,7 +26,7 @@ from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest, De
 from appliance.protocol.errors import ErrorCode
 
 DESCRIBE_VERSION = 4
-"""Since then a file system's room is told; brokers older than Apache Kafka 3.3 do not know it."""
+"""From this version on, the answer has the free bytes of the file system. Kafka has it since 3.3."""
 MOVE_VERSION = 2
 TIMEOUT_S = 30.0
 

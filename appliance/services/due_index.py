@@ -96,7 +96,7 @@ class Topics(NamedTuple):
 class Run:
     """Entries of the records with offsets from `first` to before `end`, sorted.
 
-    `newest_ms`: when the last of them was read, in ms of the monotonic clock. If the host was started anew since, this
+    `newest_ms`: when the last of them was read, in ms of the monotonic clock. If the host was rebooted since, this
     is as long ago as it seems, or longer.
     """
 

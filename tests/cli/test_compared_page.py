@@ -72,7 +72,7 @@ def parsed(arguments: list[str]) -> click.Context:
     command: click.Command = program
     context = click.Context(program, info_name="appliance")
     rest = arguments
-    while isinstance(command, click.Group):  # no group of ours has flags of its own
+    while isinstance(command, click.Group):  # no group of commands has flags
         name, found, rest = command.resolve_command(context, rest)
         assert found is not None
         command = found
