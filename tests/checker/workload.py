@@ -106,6 +106,9 @@ class Workload:
                 "message.send.max.retries": 0,
                 "message.timeout.ms": _BURST_TIMEOUT_MS,
                 "batch.num.messages": 1,  # each is worth an index entry
+                # A batch refused with NOT_LEADER_OR_FOLLOWER goes out again, whatever the number of retries, and with
+                # several in flight it lands behind later ones: only an idempotent producer is promised an order then.
+                "max.in.flight": 1,
                 "log_level": 0,
             }
         )
