@@ -8,7 +8,6 @@ manifest names it.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from appliance.control.backup.claim import Claim
+from appliance.control.backup.digest import StreamDigest
 from appliance.control.backup.manifest import BACKUPS, DATA, id_of, is_object_path
 from appliance.errors import OperatorFault, StorageFault
 from appliance.extras import need
@@ -136,8 +136,7 @@ class DirectoryTarget:
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
         target = self._path / path
         part = target.with_name(target.name + _PART)
-        digest, length = hashlib.sha256(), 0
-        with storage_faults(target):
+        with storage_faults(target), StreamDigest() as digest:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Never through a link that another user has put there.
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -145,11 +144,10 @@ class DirectoryTarget:
             try:
                 try:
                     for chunk in chunks:
-                        rest = memoryview(chunk)
-                        digest.update(rest)
-                        length += len(rest)
-                        while rest:
-                            rest = rest[os.write(descriptor, rest) :]
+                        with digest.beside(chunk):
+                            rest = memoryview(chunk)
+                            while rest:
+                                rest = rest[os.write(descriptor, rest) :]
                 finally:
                     os.close(descriptor)
                 os.rename(part, target)
@@ -157,7 +155,7 @@ class DirectoryTarget:
                 with suppress(OSError):
                     part.unlink()
                 raise
-        return length, digest.hexdigest()
+        return digest.length_bytes, digest.hexdigest()
 
     def read(self, path: str) -> Iterator[bytes]:
         target = self._path / path
@@ -197,7 +195,7 @@ class DirectoryTarget:
         # One call for tens of thousands of files. It reports a write of the kernel that has failed since the descriptor
         # was opened (Linux 5.8). So it must be one that is older than the writes.
         with storage_faults(self._path):
-            _sync_file_system(self._lock)
+            sync_file_system(self._lock)
             if (self._path / BACKUPS).is_dir():
                 sync_directory(self._path / BACKUPS)
 
@@ -248,21 +246,19 @@ class ObjectTarget:
         return self._place
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
-        digest, length = hashlib.sha256(), 0
-        with self._faults(path):
+        with self._faults(path), StreamDigest() as digest:
             self._make_directory(path)
             stream = self._files.open_output_stream(f"{self._root}/{path}")
             try:
                 for chunk in chunks:
-                    digest.update(chunk)
-                    length += len(chunk)
-                    stream.write(chunk)
+                    with digest.beside(chunk):
+                        stream.write(chunk)
             except BaseException:
                 if hasattr(stream, "abort"):
                     stream.abort()
                 raise
             stream.close()
-        return length, digest.hexdigest()
+        return digest.length_bytes, digest.hexdigest()
 
     def read(self, path: str) -> Iterator[bytes]:
         from pyarrow import fs
@@ -330,7 +326,9 @@ def is_within(path: Path, directory: Path) -> bool:
     return path == directory or directory in path.parents
 
 
-def _sync_file_system(descriptor: int) -> None:
+def sync_file_system(descriptor: int) -> None:
+    """Force the file system of an open file to the disk. Raises OSError also for an earlier write that has failed since
+    the file was opened (Linux 5.8)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
