@@ -3,7 +3,7 @@
 The kernel counts how long a process waits on a run queue although it could run: that is how others are noticed.
 
     ran 4 ms, waited 0 ms    nobody else wants this core: go on at once
-    ran 4 ms, waited 3 ms    others do: rest 36 ms, so this work has a tenth of a core
+    ran 4 ms, waited 3 ms    others do: rest 156 ms, so this work has a fortieth of a core
     the same for PATIENCE_S  rest 4 ms, so it has half of a core and catches up, before retention removes what it reads
 
 Source: Documentation/scheduler/sched-stats.rst of Linux, `/proc/<pid>/schedstat`. Without that file nothing rests.
@@ -19,12 +19,12 @@ from appliance.clock import NS_PER_MS
 
 WAITED_SHARE: Final = 4
 """Others want the processors if this process has waited for more than one in so many parts of what it has run."""
-RESTS: Final = 9
+RESTS: Final = 39
 """Rest so many times as long as it has run; after PATIENCE_S once as long."""
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 30
 LEAST_NS: Final = 1 * NS_PER_MS
 """After less work than this nothing is looked at."""
-REST_MS_MAX: Final = 200
+REST_MS_MAX: Final = 400
 _PATH: Final = "/proc/self/schedstat"
 
 
