@@ -27,7 +27,7 @@ from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
 from benchmarks.spark.verdicts import newest_page, read_run
 from benchmarks.spark.verdicts import verdicts as spark_verdicts
-from benchmarks.workloads import NOT_BUILT, WORKLOADS
+from benchmarks.workloads import WORKLOADS
 
 SPARK, SPARKS_RIVAL = "spark", "spark-sql-kafka"
 
@@ -279,14 +279,13 @@ def _workloads(run: Run) -> str:
     """W1 to W12, and where their rows are; of a run of some cases only, those that took part."""
     took_part = {key.partition(".")[0] for rounds in run.taken.values() for taken in rounds for key in taken}
     took_part |= {void.case for void in run.voids}
-    chosen = [workload for workload in WORKLOADS if workload.waits_for or took_part & set(workload.cases)]
-    if len(chosen) == len(NOT_BUILT):
+    chosen = [workload for workload in WORKLOADS if took_part & set(workload.cases)]
+    if not chosen:
         return ""
     lines = ["## Workloads", "", "| | workload | cases |", "|---|---|---|"]
     for workload in chosen:
         cases = [f"`{case}`" + ("" if case in took_part else " (not in this run)") for case in workload.cases]
-        where = ", ".join(cases) or f"**not built yet**: waits for {workload.waits_for}"
-        lines.append(f"| {workload.name} | {workload.what} | {where} |")
+        lines.append(f"| {workload.name} | {workload.what} | {', '.join(cases)} |")
     return "\n".join(lines)
 
 
@@ -317,9 +316,6 @@ def _table(run: Run, made: list[Row]) -> str:
             f"{row.ratios[rival]:.2f}" if rival in row.ratios else _no_ratio(run, rival) for rival in rivals
         ]
         lines.append(f"| {' | '.join(cells)} | {bounds(row)} |")
-    for workload in NOT_BUILT:
-        cells = [f"{workload.name}: {workload.what}", "**not built yet**", *[""] * (len(head) - 2)]
-        lines.append(f"| {' | '.join(cells)} | waits for {workload.waits_for} |")
     return "\n".join(lines)
 
 

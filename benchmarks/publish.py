@@ -17,7 +17,6 @@ from benchmarks.places import RESULTS, ROOT
 from benchmarks.plots import draw
 from benchmarks.results import OURS, Row, Run, kept_before, kept_runs, rows
 from benchmarks.spark.verdicts import newest_page, read_run, verdicts
-from benchmarks.workloads import NOT_BUILT
 
 README, SCALING = ROOT / "README.md", ROOT / "docs" / "scaling.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
@@ -216,7 +215,6 @@ def block(run: Run) -> str:
         f"|---|--:|{pure[1]}--:|--:|--:|---|",
         *(_line(run, row, has_pure=has_pure) for row in shown),
     ]
-    unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
         [
             "↑: more is better, ↓: less is better. The columns with ÷ show the appliance's figure divided by the "
@@ -228,7 +226,6 @@ def block(run: Run) -> str:
             "",
             *lines,
             "",
-            *([f"The benchmarks do not measure this yet: {unbuilt}.", ""] if unbuilt else []),
             *_spark(),
             "",
             f"![the appliance beside Apache Kafka](../benchmarks/results/{run.name}.svg)",

@@ -79,7 +79,6 @@ def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> N
     assert "| one record at a time: p50 | 70 µs | ≤ 60 | **missed** |" in text
     assert "| idle: memory (PSS) | 80 MB | ≤ 150 | reached |" in text
     assert all(f"| {target.what}: {target.goal} |" in text for target in TARGETS)
-    assert "| W12: produce over TLS | **not built yet** |" in text
     assert "### Missed: why, and what comes next" in text
     assert remarks()["latency"].next in text
 
