@@ -21,6 +21,7 @@ from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
+from appliance.services.complaints import Drops
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
@@ -29,6 +30,7 @@ STUCK_MS: Final = 2_000
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
 
+TOPIC_DELETED: Final = "their topic was deleted"
 _FINAL: Final = frozenset(
     map(
         int,
@@ -89,13 +91,18 @@ class Counts:
     `lateness`: a histogram in nanoseconds, as `channels.traffic_table` draws it, of what `take_lateness` has not taken.
     """
 
-    __slots__ = ("cancelled", "delivered", "dropped", "lateness")
+    __slots__ = ("cancelled", "delivered", "drops", "lateness")
 
     def __init__(self) -> None:
         self.cancelled = 0
         self.delivered = 0
-        self.dropped = 0
+        self.drops = Drops()
         self.lateness = [0] * HISTOGRAM_WORDS
+
+    @property
+    def dropped(self) -> int:
+        """How many records were dropped."""
+        return self.drops.total
 
     def delivered_at(self, now_ms: int, due_ms: Sequence[int]) -> None:
         """Records that were due at these times are in their topic now. A clock that was set back makes none early."""
@@ -138,7 +145,6 @@ class Deliveries:
     __slots__ = (
         "_changed",
         "_clock",
-        "_complain",
         "_counts",
         "_logs",
         "_producers",
@@ -156,7 +162,6 @@ class Deliveries:
         clock: Clock,
         take_producer_id: Callable[[], int | None],
         counts: Counts,
-        complain: Callable[[str], object],
         changed: Callable[[], None],
     ) -> None:
         self._topics = topics
@@ -164,7 +169,6 @@ class Deliveries:
         self._clock = clock
         self._take_producer_id = take_producer_id
         self._counts = counts
-        self._complain = complain
         self._changed = changed
         self._round: list[Batch] = []
         self._stuck: list[Batch] = []
@@ -276,7 +280,7 @@ class Deliveries:
         delivery = batch.delivery
         topic = self._topics.topic(delivery.topic_id)
         if topic is None:
-            self._drop(batch, "their topic was deleted")
+            self._drop(batch, TOPIC_DELETED)
             return
         place = self._topics.place(topic, delivery.partition)
         if place is None or not self._logs.serves(place):
@@ -365,13 +369,9 @@ class Deliveries:
         self._changed()
 
     def _drop(self, batch: Batch, why: str) -> None:
-        self._counts.dropped += len(batch.records)
         topic = self._topics.topic(batch.delivery.topic_id)
         name = str(batch.delivery.topic_id) if topic is None else topic.name
-        self._complain(
-            f"partition {name}-{batch.delivery.partition}: {len(batch.records)} delayed records were dropped, "
-            f"because {why}"
-        )
+        self._counts.drops.add(len(batch.records), why, place=f"{name}-{batch.delivery.partition}")
         self._close(batch)
 
     def _close(self, batch: Batch) -> None:

@@ -41,7 +41,7 @@ from appliance.services.batches import records_of
 from appliance.services.cancellations import Cancellations
 from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.deliveries import Counts, Deliveries, Target
+from appliance.services.deliveries import TOPIC_DELETED, Counts, Deliveries, Target
 from appliance.services.due_order import DueOrder
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
@@ -160,7 +160,6 @@ class Forwarder:
             clock=clock,
             take_producer_id=take_producer_id,
             counts=counts,
-            complain=complain,
             changed=self._state_log.changed,
         )
         self._reader = LaneReader(
@@ -328,7 +327,7 @@ class Forwarder:
                     f"{DELAYED_STATE}-{self._partition}: records of an open delivery are not there any more; "
                     f"{len(found)} are dropped"
                 )
-                self._counts.dropped += len(found)
+                self._counts.drops.total += len(found)
                 continue
             stored = [each for each in found if each is not None]
             records = [self._to_append(delivery.topic_id, each, each.due_ms) for each in stored]
@@ -453,8 +452,7 @@ class Forwarder:
         dropped, cancelled = gathering.dropped, gathering.cancelled
         self._counts.cancelled += cancelled
         if dropped:
-            self._counts.dropped += dropped
-            self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
+            self._counts.drops.add(dropped, TOPIC_DELETED)
         for target, each in gathering.targets.items():
             if each.tails:
                 self._deliveries.begin(target, tuple(each.names), each.tails, each.dues_ms)
