@@ -37,6 +37,7 @@ from appliance.services.log_reads import (
     Stretch,
     end_of,
     read_stretch,
+    within,
 )
 from appliance.services.rounds import Rounds
 
@@ -269,6 +270,7 @@ class AuditReader(Rounds[Audited]):
             first=max(fetched.first, position.begin),
             end=min(fetched.end, position.next),
             at_ms=fetched.at_ms,
+            bytes_max=fetched.bytes_max or None,
         )
 
     def _log_read(self, key: PartitionKey, followed: Audited) -> Generator[Step, Any, None]:
@@ -295,10 +297,22 @@ class AuditReader(Rounds[Audited]):
                     self._change(key, position)
 
     def _count_range(
-        self, key: PartitionKey, audited: Audited, counted: Key, *, first: int, end: int, at_ms: int
+        self,
+        key: PartitionKey,
+        audited: Audited,
+        counted: Key,
+        *,
+        first: int,
+        end: int,
+        at_ms: int,
+        bytes_max: int | None = None,
     ) -> Generator[Step, Any, int]:
-        """Count [first, end) of a log as `counted`; return how far it came. The key's bucket is set here."""
-        bytes_max, moment = FIRST_BYTES, at_once(at_ms)
+        """Count [first, end) of a log as `counted`; return how far it came. The key's bucket is set here.
+
+        Args:
+            bytes_max: of the log, or one batch. A client that fetches here and there costs no more than its answers.
+        """
+        read_bytes, left_bytes, moment = FIRST_BYTES, bytes_max, at_once(at_ms)
         while first < end:
             stretch = self._found_from(key, first)
             if stretch is None:
@@ -306,9 +320,9 @@ class AuditReader(Rounds[Audited]):
                 if place is None or not self._logs.serves(place):
                     return first
                 stretch = yield from read_stretch(
-                    place, first, headers_only=not audited.by_headers, bytes_max=bytes_max
+                    place, first, headers_only=not audited.by_headers, bytes_max=read_bytes
                 )
-                bytes_max = min(2 * bytes_max, RECORDS_BYTES if audited.by_headers else HEADERS_BYTES)
+                read_bytes = min(2 * read_bytes, RECORDS_BYTES if audited.by_headers else HEADERS_BYTES)
                 if not stretch.headers:
                     if stretch.log_start <= first:
                         return first
@@ -323,6 +337,8 @@ class AuditReader(Rounds[Audited]):
                         del self._found[next(iter(self._found))]
                 yield from self._rest()
             headers, index = stretch.headers, 0
+            if left_bytes is not None and headers:
+                end, left_bytes = within(headers, end, left_bytes, is_first=left_bytes == bytes_max)
             while index < len(headers) and first < end:
                 if headers[index][H_BASE_OFFSET] >= end:
                     first = end  # compaction has removed what was here
