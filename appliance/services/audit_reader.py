@@ -43,6 +43,10 @@ from appliance.services.rounds import Rounds
 
 FIRST_BYTES: Final = 256 << 10
 """How much of a log the first read of a range takes; each further one takes twice as much."""
+AGAIN_MS: Final = 60_000
+"""How often the records of a partition are counted again for a group that goes back."""
+AGAIN_MAX: Final = 10_000
+"""Groups of partitions of which is known when that was; the one that went back first is forgotten."""
 FOUND_MAX: Final = 64
 """Logs of which the headers of the last such read are kept, because groups commit often."""
 
@@ -65,6 +69,7 @@ class AuditReader(Rounds[Audited]):
         self.records = 0
         self.findings = 0
         self._found: dict[PartitionKey, Stretch] = {}
+        self._counted_again: dict[tuple[PartitionKey, str], int] = {}
         self._tally = Tally()
 
     @property
@@ -86,6 +91,10 @@ class AuditReader(Rounds[Audited]):
     def _forget_results(self) -> None:
         self._tally = Tally()
         self._found = {}
+
+    def _begin(self) -> Generator[Step, Any, None]:
+        self._counted_again = {}  # the commits since the last written round come again
+        yield from super()._begin()
 
     # What came in
 
@@ -236,7 +245,8 @@ class AuditReader(Rounds[Audited]):
                 group=commit.group,
                 at_ms=commit.at_ms,
             )
-            group.counted = min(group.counted, max(commit.offset, position.begin))
+            if self._may_count_again(key, commit):
+                group.counted = min(group.counted, max(commit.offset, position.begin))
         group.committed, group.at, group.at_ms = commit.offset, commit.at, commit.at_ms
         counted = Key(
             Kind.COMMITTED,
@@ -250,6 +260,18 @@ class AuditReader(Rounds[Audited]):
         group.counted = yield from self._count_range(
             key, followed, counted, first=group.counted, end=end, at_ms=commit.at_ms
         )
+
+    def _may_count_again(self, key: PartitionKey, commit: Commit) -> bool:
+        """Two programs of one group that commit here and there must not have a log counted for each commit."""
+        again, who = self._counted_again, (key, commit.group)
+        before_ms = again.get(who)
+        if before_ms is not None and 0 <= commit.at_ms - before_ms < AGAIN_MS:
+            return False
+        again.pop(who, None)
+        again[who] = commit.at_ms
+        if len(again) > AGAIN_MAX:
+            del again[next(iter(again))]
+        return True
 
     def _take_fetch(
         self, key: PartitionKey, followed: Audited, position: PartitionPosition, *, fetched: Fetched

@@ -14,6 +14,7 @@ from appliance.protocol.records.control import EndTransactionMarker, encode_mark
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, encode_batch
 from appliance.services import audit_reader, rounds
+from appliance.services.audit_reader import AGAIN_MS
 from appliance.services.giving_way import GivingWay
 from appliance.services.round_state import SNAPSHOT_MS
 from tests.services.auditing import BUCKET_MS, TOPIC, Auditing, topic_image
@@ -305,6 +306,39 @@ def test_the_audit_gives_way_while_it_reads_commits_and_counts_what_was_fetched(
     house.rounds(9)
     assert busy[0] >= measured + 2 * 10 * NS_PER_MS, "after the observations, and after the log"
     assert house.counted()["fetched", 0, "r"] == house.counted()["committed", 0, "g"] == 10
+
+
+def test_a_group_that_goes_to_and_fro_is_counted_again_once_in_a_minute(house: Auditing) -> None:
+    """As two programs of one group do that assign themselves the same partition."""
+    house.values(*[b"x"] * 20)
+    house.rounds()
+    for _ in range(50):
+        house.commit(20)
+        house.commit(0)
+    house.commit(20, group="other")
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 40
+    assert house.counted()["committed", 0, "other"] == 20
+    assert house.findings() == [("rewound", 0, 19)] * 50
+    house.clock.advance(AGAIN_MS)
+    house.commit(20)
+    house.commit(5)
+    house.commit(20)
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 55
+
+
+def test_a_group_that_goes_back_in_a_round_that_is_not_written_is_counted_again_once(house: Auditing) -> None:
+    house.values(*[b"x"] * 20)
+    house.commit(20)
+    house.rounds()
+    house.logs.refused = lambda place, _: 56 if place.topic == MESSAGE_AUDIT else 0
+    house.commit(0)
+    house.commit(20)
+    house.rounds()
+    house.logs.refused = lambda _place, _batch: 0
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 40
 
 
 def test_a_client_that_fetches_here_and_there_has_read_what_its_answers_had(house: Auditing) -> None:
