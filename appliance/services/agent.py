@@ -30,6 +30,7 @@ from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts
 from appliance.services.forwarder import Forwarder, State
 from appliance.services.observers import Observers
+from appliance.services.overdue_rate import OverdueRate
 from appliance.services.state_log import PAUSE_MS
 
 CLOCK_LOOK_MS: Final = 1_000
@@ -55,6 +56,8 @@ class ServicesAgent:
             is_lone=lambda: False,
         )
         self._counts = Counts()
+        rate = settings.services.overdue_rate_max
+        self._overdue_rate = OverdueRate(rate, clock) if rate else None
         self._lateness = _lateness_cells(process) if settings.counts_traffic else None
         self._complain = Complaints(process.warn, clock)
         self._forwarders: dict[int, Forwarder] = {}
@@ -128,6 +131,7 @@ class ServicesAgent:
                     take_producer_id=self._producer_ids.take,
                     counts=self._counts,
                     complain=self._complain,
+                    overdue_rate=self._overdue_rate,
                 )
 
     def _timeout_ms(self) -> int | None:

@@ -46,6 +46,7 @@ from appliance.services.due_order import DueOrder
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
+from appliance.services.overdue_rate import OverdueRate
 from appliance.services.progress import Frontier
 from appliance.services.run_writer import RunWriter
 from appliance.services.state_log import PAUSE_MS, StateLog
@@ -127,6 +128,7 @@ class Forwarder:
     partition: of the internal topics.
     take_producer_id: a fresh one, or None if none is there yet.
     complain: gets a line for the operator.
+    overdue_rate: how many overdue records go in a second; None: as many as can be.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Forwarder:
         take_producer_id: Callable[[], int | None],
         counts: Counts,
         complain: Callable[[str], object],
+        overdue_rate: OverdueRate | None = None,
     ) -> None:
         self._partition = partition
         self._topics = topics
@@ -146,6 +149,7 @@ class Forwarder:
         self._clock = clock
         self._counts = counts
         self._complain = complain
+        self._overdue_rate = overdue_rate
         self.state = State.LOADING
         self.lanes: list[Lane] = []
         self._exact: list[ExactLane] = []
@@ -470,6 +474,11 @@ class Forwarder:
             gathering.cancelled += 1
             return True
         due_ms = lane.due_now(entry, now_ms)
+        rate = self._overdue_rate
+        if rate is not None and not rate.take(now_ms - due_ms):
+            if not gathering.count:
+                self._pause(rate.wait_ms())
+            return False
         last = gathering.last
         # Most records go where the one before went.
         if last is None or due_ms > now_ms or not last.takes(stored):
