@@ -111,8 +111,7 @@ class ServicesAgent:
         self._logs.publish()
 
     def _say_dropped(self, *, is_last: bool = False) -> None:
-        for line in self._counts.drops.lines(self._clock.monotonic_ns(), is_last=is_last):
-            self._process.warn(line)
+        self._counts.drops.tell(self._process.warn, self._clock.monotonic_ns(), is_last=is_last)
 
     def _find_forwarders(self) -> None:
         """Each partition that is this process's gets its forwarder, once all internal topics are there."""

@@ -61,16 +61,16 @@ class Drops:
 
     def __init__(self) -> None:
         self.total = 0
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[tuple[str, int] | None, str], int] = {}
         self._more = 0
         self._said_ns: int | None = None
         self._due_ns: int | None = None
 
-    def add(self, count: int, why: str, *, place: str = "") -> None:
+    def add(self, count: int, why: str, *, place: tuple[str, int] | None = None) -> None:
         """Records were dropped.
 
         Args:
-            place: such as `orders-3`; empty if it has no name any more.
+            place: the topic and the partition; None if they have no name any more: their topic was deleted.
         """
         self.total += count
         key = place, why
@@ -79,26 +79,26 @@ class Drops:
         else:
             self._more += count
 
-    def lines(self, now_ns: int, *, is_last: bool = False) -> list[str]:
-        """Return what is to be said now.
+    def tell(self, say: Callable[[str], object], now_ns: int, *, is_last: bool = False) -> None:
+        """Say what is to be said now.
 
         Args:
             is_last: nothing can be said later.
         """
         if not self._counts or (now_ns < self._due(now_ns) and not is_last):
-            return []
-        found = [
-            f"{f'partition {place}: ' if place else ''}{count} delayed records were dropped, because {why}"
-            for (place, why), count in self._counts.items()
-        ]
+            return
+        for (place, why), count in self._counts.items():
+            if place is None:
+                say(f"{count} delayed records were dropped, because their topic was deleted")
+            else:
+                topic, partition = place
+                say(f"partition {topic}-{partition}: {count} delayed records were dropped, because {why}")
         if self._more:
-            found.append(
-                f"… and {self._more} more dropped delayed records in the last {INTERVAL_MS // 1_000} s"
-            )
+            what = "dropped delayed records"
+            say(f"… and {self._more} more {what} in the last {INTERVAL_MS // 1_000} s")
         self._counts = {}
         self._more = 0
         self._said_ns, self._due_ns = now_ns, None
-        return found
 
     def _due(self, now_ns: int) -> int:
         if self._due_ns is None:
@@ -108,7 +108,7 @@ class Drops:
         return self._due_ns
 
     def wait_ms(self, now_ns: int) -> int | None:
-        """Return in how many milliseconds `lines` has something; None if nothing was dropped."""
+        """Return in how many milliseconds `tell` has something; None if nothing was dropped."""
         if not self._counts:
             return None
         return max(self._due(now_ns) - now_ns, 0) // NS_PER_MS + 1

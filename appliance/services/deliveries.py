@@ -371,7 +371,7 @@ class Deliveries:
     def _drop(self, batch: Batch, why: str) -> None:
         topic = self._topics.topic(batch.delivery.topic_id)
         name = str(batch.delivery.topic_id) if topic is None else topic.name
-        self._counts.drops.add(len(batch.records), why, place=f"{name}-{batch.delivery.partition}")
+        self._counts.drops.add(len(batch.records), why, place=(name, batch.delivery.partition))
         self._close(batch)
 
     def _close(self, batch: Batch) -> None:

@@ -27,23 +27,29 @@ def test_lines_are_bounded() -> None:
     assert complaints("line 7")
 
 
+def said(drops: Drops, now_ns: int, *, is_last: bool = False) -> list[str]:
+    lines: list[str] = []
+    drops.tell(lines.append, now_ns, is_last=is_last)
+    return lines
+
+
 def test_dropped_records_are_named_by_partition_and_reason_soon() -> None:
     drops = Drops()
-    assert (drops.lines(0), drops.wait_ms(0)) == ([], None)
+    assert (said(drops, 0), drops.wait_ms(0)) == ([], None)
     drops.add(500, "their topic was deleted")
     for _ in range(50):
-        drops.add(1, "the topic refuses them: MESSAGE_TOO_LARGE", place="orders-3")
-    assert drops.lines(0) == []
+        drops.add(1, "the topic refuses them: MESSAGE_TOO_LARGE", place=("orders", 3))
+    assert said(drops, 0) == []
     wait_ms = drops.wait_ms(0)
     assert wait_ms is not None
-    assert drops.lines(wait_ms * NS_PER_MS) == [
+    assert said(drops, wait_ms * NS_PER_MS) == [
         "500 delayed records were dropped, because their topic was deleted",
         "partition orders-3: 50 delayed records were dropped, because the topic refuses them: MESSAGE_TOO_LARGE",
     ]
     assert drops.wait_ms(0) is None
-    drops.add(1, "the topic refuses them: INVALID_RECORD", place="orders-3")
-    assert drops.lines(wait_ms * NS_PER_MS) == []
-    assert drops.lines((wait_ms + INTERVAL_MS) * NS_PER_MS) == [
+    drops.add(1, "the topic refuses them: INVALID_RECORD", place=("orders", 3))
+    assert said(drops, wait_ms * NS_PER_MS) == []
+    assert said(drops, (wait_ms + INTERVAL_MS) * NS_PER_MS) == [
         "partition orders-3: 1 delayed records were dropped, because the topic refuses them: INVALID_RECORD"
     ]
     assert drops.total == 551
@@ -52,8 +58,8 @@ def test_dropped_records_are_named_by_partition_and_reason_soon() -> None:
 def test_dropped_records_are_named_at_the_end_and_partitions_are_bounded() -> None:
     drops = Drops()
     for number in range(PLACES_MAX + 7):
-        drops.add(2, "their topic was deleted", place=f"t-{number}")
-    lines = drops.lines(0, is_last=True)
+        drops.add(2, "their topic was deleted", place=("t", number))
+    lines = said(drops, 0, is_last=True)
     assert len(lines) == PLACES_MAX + 1
     assert lines[-1] == "… and 14 more dropped delayed records in the last 10 s"
-    assert drops.lines(0, is_last=True) == []
+    assert said(drops, 0, is_last=True) == []
