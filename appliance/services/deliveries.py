@@ -27,6 +27,8 @@ from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
 
 STUCK_MS: Final = 2_000
+PRODUCERS_MIN: Final = 1_000
+"""Targets whose producer ids are kept without a look whether their topics are still there."""
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
 
@@ -148,6 +150,7 @@ class Deliveries:
         "_counts",
         "_logs",
         "_producers",
+        "_producers_room",
         "_round",
         "_stuck",
         "_take_producer_id",
@@ -173,6 +176,7 @@ class Deliveries:
         self._round: list[Batch] = []
         self._stuck: list[Batch] = []
         self._producers: dict[Target, tuple[int, int]] = {}
+        self._producers_room = PRODUCERS_MIN
 
     # What is open
 
@@ -330,8 +334,18 @@ class Deliveries:
         producer_id = self._take_producer_id()
         if producer_id is None:
             return False
+        if len(self._producers) >= self._producers_room:
+            self._forget_deleted_topics()
         self._producers[target] = producer_id, 0
         return True
+
+    def _forget_deleted_topics(self) -> None:
+        """Otherwise topics that come and go take memory for ever. Deliveries that are open have their own number."""
+        topics = self._topics
+        self._producers = {
+            target: each for target, each in self._producers.items() if topics.topic(target[0]) is not None
+        }
+        self._producers_room = max(PRODUCERS_MIN, 2 * len(self._producers))
 
     def _change_producer(self, batch: Batch) -> None:
         """The log has not appended the batch: give it another number, and write that down first."""
