@@ -5,6 +5,7 @@ Everything here is called with `core.lock` held, by the thread that owns the soc
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +13,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
-from appliance.protocol.errors import ErrorCode
+from appliance_client.asked_order import AskedOrder
 from appliance_client.classic_group import ClassicMembership
 from appliance_client.consumer_group import ConsumerGroupMembership
 from appliance_client.core import Core, logger
 from appliance_client.deaths import Deaths, Plan
-from appliance_client.errors import ClientError, IllegalStateError, OptionError, error_of
+from appliance_client.errors import ClientError, IllegalStateError, OptionError
 from appliance_client.fetching import Fetching
 from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
@@ -27,7 +26,8 @@ from appliance_client.key_order import KeyOrder
 from appliance_client.key_orders import KeyOrders
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.options import ConsumerOptions
-from appliance_client.ordered import Ordered, rules_of
+from appliance_client.ordered import Ordered
+from appliance_client.reading import Reading
 from appliance_client.scheduling import Outcome, Task
 from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
 
@@ -77,6 +77,9 @@ class ConsumerCore:
         # Only a consumer that commits by itself knows what was processed.
         self.deaths = Deaths() if options.retry_topics and options.enable_auto_commit else None
         self.ordered = Ordered() if options.retry_topics else None
+        self._asked_order: AskedOrder | None = None
+        if self.retry_topics is not None and self.ordered is not None:
+            self._asked_order = AskedOrder(core.network, self.retry_topics, self.ordered)
         self.key_orders = KeyOrders(self.fetching, finds_deaths=self.deaths is not None)
         self.by_key = self.key_orders.partitions
         """Partitions of which the group asks for the order of keys."""
@@ -334,14 +337,20 @@ class ConsumerCore:
         self, places: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         found = await self.committed(places, self.options.default_api_timeout_ms / 1000)
-        if self.deaths is not None:
-            for place, committed in found.items():
-                self.deaths.found(place, committed)
-        if self.ordered is not None:
-            await self._learn_order({place.topic for place in places})
-            for place, committed in found.items():
-                self._begin_in_order(place, committed, self.ordered)
+        if self._asked_order is not None:
+            await self._asked_order.ask({place.topic for place in places})
+        for place, committed in found.items():
+            # After a seek meanwhile, the marks that are committed are about other records.
+            counts = None if self._was_sought(place) else committed
+            if self.deaths is not None:
+                self.deaths.found(place, counts)
+            if self.ordered is not None:
+                self._begin_in_order(place, counts, self.ordered)
         return found
+
+    def _was_sought(self, place: TopicPartition) -> bool:
+        reading = self.fetching.readings.get(place)
+        return reading is not None and (reading.position is not None or reading.wants != "committed")
 
     def _begin_in_order(
         self, place: TopicPartition, committed: OffsetAndMetadata | None, ordered: Ordered
@@ -405,28 +414,30 @@ class ConsumerCore:
         rules = None if self.ordered is None else self.ordered.rules.get(place.topic)
         if rules is not None and rules.is_by_key and place in self.fetching.readings:
             self.key_orders.begin(place, rules, None)
+        reading, asked = self.fetching.readings.get(place), self._asked_order
+        if rules is None and reading is not None and asked is not None and place.topic not in asked.known:
+            # In the first `on_partitions_assigned`, nobody has asked for the order yet: nothing is given before.
+            reading.not_before_s = math.inf
+            self.core.background(self._begin_sought(place, reading, asked))
+
+    async def _begin_sought(self, place: TopicPartition, reading: Reading, asked: AskedOrder) -> None:
+        attempt = 0
+        while place.topic not in asked.known and self.fetching.readings.get(place) is reading:
+            try:
+                await asked.ask({place.topic})
+            except ClientError as error:
+                if not error.retriable:
+                    self.failed(error)
+                await self.core.scheduler.sleep(self.core.network.backoff_s(attempt))
+                attempt += 1
+        if self.fetching.readings.get(place) is reading and reading.not_before_s == math.inf:
+            reading.not_before_s = 0.0
+            if self.ordered is not None:
+                self._begin_in_order(place, None, self.ordered)
+            self.core.touch()
+            self.on_news()
 
     # ── the order of a partition ─────────────────────────────────────────────────────────────────────────
-
-    async def _learn_order(self, topics: set[str]) -> None:
-        """Ask whether the group wants the order of these topics. A topic without retries does not."""
-        assert self.ordered is not None
-        assert self.retry_topics is not None
-        for topic in sorted(topics):
-            request = DescribeConfigsRequest(
-                (DescribedResource(ResourceType.TOPIC, self.retry_topics.of(topic)),)
-            )
-            network = self.core.network
-            answer = await network.call(network.any_node(), ApiKey.DESCRIBE_CONFIGS, request)
-            (found,) = answer.results
-            self.ordered.rules.pop(topic, None)
-            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                continue
-            if found.error_code:
-                raise error_of(found.error_code, found.error_message)
-            rules = rules_of({each.name: each.value for each in found.configs})
-            if rules is not None:
-                self.ordered.rules[topic] = rules
 
     def _wait(self, place: TopicPartition, wait_s: float) -> None:
         """Hand nothing of the partition out for so long."""

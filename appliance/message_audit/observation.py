@@ -2,11 +2,12 @@
 
     {"v": 1,
      "produced": [[topic id, partition, first offset, end offset, first ms, last ms, client id, principal], …],
-     "fetched":  [[topic id, partition, first offset, end offset, ms, client id, principal], …],
+     "fetched":  [[topic id, partition, first offset, end offset, ms, client id, principal, most bytes], …],
      "lost": 0}
 
 A range has the offsets from the first one up to the end, without the end. `produced`: who appended them, and when the
-leader had done so. `fetched`: who has read them, as its next fetch shows. `lost`: so many ranges were dropped, because
+leader had done so. `fetched`: who has read them, as its next fetch shows. A client that seeks has not read up to the
+end: an answer has the most bytes at most, or one batch. `lost`: so many ranges were dropped, because
 there were too many. Nothing here is counted: counts come from the logs, and a range that a death has taken only leaves
 a name out.
 """
@@ -41,6 +42,8 @@ class Fetched(NamedTuple):
     at_ms: int
     client: str
     principal: str
+    bytes_max: int = 0
+    """0: nobody has said."""
 
 
 class Observation(msgspec.Struct):

@@ -37,6 +37,8 @@ from appliance.protocol.records.record import decode_one
 TRACEPARENT: Final = NAME.decode()
 _IS_COMPILED: Final = not isinstance(candidates, FunctionType)
 _PARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+DELIVERED: Final = "delivery.timestamp"
+"""The header of a record that was delivered late: the timestamp that its producer gave it."""
 _LENGTH_MAX: Final = 512
 _SAMPLED: Final = 1
 _DIGITS_MAX: Final = 18
@@ -121,6 +123,11 @@ def origin_of(headers: Headers) -> Origin | None:
     return None
 
 
+def produced_before(headers: Headers) -> int | None:
+    """Return when a record was produced that the broker has delivered late (docs/delayed-delivery.md); else None."""
+    return next((_number(value) for name, value in reversed(headers) if name == DELIVERED), None)
+
+
 def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
 
@@ -132,10 +139,14 @@ def _number(value: bytes | None) -> int | None:
 
 
 class Found(NamedTuple):
-    """A traced record, without its value. `origin` is None for one that is neither retried nor dead."""
+    """A traced record, without its value. `origin` is None for one that is neither retried nor dead.
+
+    `produced_ms`: if the broker has delivered it late, when it was produced; then it was appended at its timestamp.
+    """
 
     offset: int
     timestamp_ms: int
+    produced_ms: int | None
     trace: str
     parent: str
     origin: Origin | None
@@ -173,6 +184,9 @@ def traced(
             if context is None:
                 was = (topic, partition, record.offset) if origin is None else origin[:3]
                 context = Context(derived_trace(*was), "", is_sampled=True)
-            yield Found(record.offset, record.timestamp_ms, context.trace, context.parent, origin)
+            produced_ms = produced_before(record.headers)
+            yield Found(
+                record.offset, record.timestamp_ms, produced_ms, context.trace, context.parent, origin
+            )
     except (ApplianceError, IndexError):
         return

@@ -133,8 +133,8 @@ class Observer:
         self._appended: list[_Appended] = []
         self._growing: dict[int, _Appended] = {}
         self._fetched: list[Fetched] = []
-        self._readers: dict[tuple[int, int], int] = {}
-        """Row and connection id → offset. Clients of one name are told apart."""
+        self._readers: dict[tuple[int, int], tuple[int, int]] = {}
+        """Row and connection id → offset, and the most bytes of its answer. Clients of one name are told apart."""
         self._lost = self._in_flight = self._attempts = 0
         self._is_armed = self._has_failed = False
         self.request_id = 0
@@ -192,11 +192,14 @@ class Observer:
         except Exception as error:
             self._fail(error)
 
-    def fetching(self, items: Sequence[FetchItem], session: Session) -> None:
+    def fetching(self, items: Sequence[FetchItem], session: Session, max_bytes: int) -> None:
         """A client asks for records: it has read what lies before, as far as it has asked for it before.
 
         `items` were looked up, so they have the high watermark, or an error. An offset that is not in the log shows
         nothing, and the client goes on from another one.
+
+        Args:
+            max_bytes: of the whole answer.
         """
         try:
             rows, readers = self.rows, self._readers
@@ -212,11 +215,11 @@ class Observer:
                 offset = item.wanted.fetch_offset
                 if offset > item.high_watermark >= 0:
                     offset = item.high_watermark  # it is not readable beyond
-                readers[reader] = offset
+                readers[reader] = offset, max(1, min(item.wanted.partition_max_bytes, max_bytes))
                 if before is None:
                     if len(readers) > READERS_MAX:
                         del readers[next(iter(readers))]
-                elif offset > before:
+                elif offset > before[0]:
                     if len(self._fetched) >= RANGES_MAX:
                         self._lost += 1
                         continue
@@ -224,7 +227,7 @@ class Observer:
                     topic_id, partition = rows[route.row]
                     client, principal = short(session.client_id or ""), short(session.principal)
                     self._fetched.append(
-                        Fetched(topic_id, partition, before, offset, now_ms, client, principal)
+                        Fetched(topic_id, partition, before[0], offset, now_ms, client, principal, before[1])
                     )
                     self._arm()
         except Exception as error:

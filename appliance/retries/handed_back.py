@@ -128,7 +128,7 @@ class HandedBack(NamedTuple):
             (names.DEAD_TOPIC_ID, topic_id),
             (names.DEAD_GROUP, self.rules.group),
             (names.DEAD_COUNT, self.attempts),
-            (names.DEAD_MESSAGE, history.reason or self.why_dead),
+            (names.DEAD_MESSAGE, self._dead_message),
             (names.DEAD_EXCEPTION, history.exception),
             (names.DEAD_FIRST_FAILED, self._first_failed_ms),
             (names.DEAD_LAST_FAILED, self.now_ms),
@@ -137,6 +137,15 @@ class HandedBack(NamedTuple):
         if history.timestamp_ms >= 0:
             said.append((names.DEAD_TIMESTAMP, history.timestamp_ms))
         return [(name, cut(str(value))) for name, value in said if value != ""]
+
+    @property
+    def _dead_message(self) -> str:
+        """The last reason of a consumer; if the record is dead for another reason, both."""
+        history = self.history
+        is_usual = not history.fault and (history.is_dead or self.attempts > self.rules.retries_max)
+        if is_usual or not history.reason:
+            return history.reason or self.why_dead
+        return f"{self.why_dead} (retry.reason: {history.reason})"
 
     @property
     def _first_failed_ms(self) -> int:

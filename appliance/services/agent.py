@@ -22,18 +22,18 @@ from appliance.channels.traffic_table import LATENESS, WORD_BYTES, stages_at
 from appliance.clock import NS_PER_MS
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.shared_memory import Region
-from appliance.journal import RateLimited
 from appliance.partition_access.access import PartitionAccess
 from appliance.partition_access.producer_ids import ProducerIdBlocks
 from appliance.process.agent import AgentProcess
+from appliance.services.complaints import Complaints
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts
 from appliance.services.forwarder import Forwarder, State
 from appliance.services.observers import Observers
+from appliance.services.overdue_rate import OverdueRate
 from appliance.services.state_log import PAUSE_MS
 
 CLOCK_LOOK_MS: Final = 1_000
-COMPLAINT_INTERVAL_MS: Final = 10_000
 LAST_TURN_MS: Final = 10
 
 
@@ -56,8 +56,10 @@ class ServicesAgent:
             is_lone=lambda: False,
         )
         self._counts = Counts()
+        rate = settings.services.overdue_rate_max
+        self._overdue_rate = OverdueRate(rate, clock) if rate else None
         self._lateness = _lateness_cells(process) if settings.counts_traffic else None
-        self._complain = RateLimited(process.warn, clock, interval_ms=COMPLAINT_INTERVAL_MS)
+        self._complain = Complaints(process.warn, clock)
         self._forwarders: dict[int, Forwarder] = {}
         self._observers = Observers(process, self._logs) if process.role.index == 0 else None
         self._is_creating = False
@@ -81,6 +83,7 @@ class ServicesAgent:
             if self._clock.monotonic_ns() >= self._until_ns:
                 break
             self.turn(timeout_ms=LAST_TURN_MS)
+        self._say_dropped(is_last=True)
         self._controller.close()
         process.close()
 
@@ -104,7 +107,11 @@ class ServicesAgent:
             forwarder.turn()
         if self._observers is not None:
             self._observers.turn(self._controller)
+        self._say_dropped()
         self._logs.publish()
+
+    def _say_dropped(self, *, is_last: bool = False) -> None:
+        self._counts.drops.tell(self._process.warn, self._clock.monotonic_ns(), is_last=is_last)
 
     def _find_forwarders(self) -> None:
         """Each partition that is this process's gets its forwarder, once all internal topics are there."""
@@ -123,6 +130,7 @@ class ServicesAgent:
                     take_producer_id=self._producer_ids.take,
                     counts=self._counts,
                     complain=self._complain,
+                    overdue_rate=self._overdue_rate,
                 )
 
     def _timeout_ms(self) -> int | None:
@@ -134,6 +142,8 @@ class ServicesAgent:
             looks.append(look_ms)
         if self._is_creating or not self._topics.has_image:
             looks.append(PAUSE_MS)
+        if (wait_ms := self._counts.drops.wait_ms(self._clock.monotonic_ns())) is not None:
+            looks.append(wait_ms)
         return min(*looks, CLOCK_LOOK_MS) if looks else None
 
     def counters(self) -> Mapping[str, int]:
@@ -145,7 +155,7 @@ class ServicesAgent:
             "delivered_records": self._counts.delivered,
             "waiting_deliveries": sum(each.open_deliveries for each in statistics),
             "repeated_records": sum(each.repeated for each in statistics),
-            "dropped_records": self._counts.dropped,
+            "dropped_records": self._counts.drops.total,
             "cancelled_records": self._counts.cancelled,
             "unread_records": sum(each.unread for each in statistics),
             "waiting_records": sum(each.waiting for each in statistics),

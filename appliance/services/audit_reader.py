@@ -37,11 +37,16 @@ from appliance.services.log_reads import (
     Stretch,
     end_of,
     read_stretch,
+    within,
 )
 from appliance.services.rounds import Rounds
 
 FIRST_BYTES: Final = 256 << 10
 """How much of a log the first read of a range takes; each further one takes twice as much."""
+AGAIN_MS: Final = 60_000
+"""How often the records of a partition are counted again for a group that goes back."""
+AGAIN_MAX: Final = 10_000
+"""Groups of partitions of which is known when that was; the one that went back first is forgotten."""
 FOUND_MAX: Final = 64
 """Logs of which the headers of the last such read are kept, because groups commit often."""
 
@@ -64,6 +69,7 @@ class AuditReader(Rounds[Audited]):
         self.records = 0
         self.findings = 0
         self._found: dict[PartitionKey, Stretch] = {}
+        self._counted_again: dict[tuple[PartitionKey, str], int] = {}
         self._tally = Tally()
 
     @property
@@ -85,6 +91,10 @@ class AuditReader(Rounds[Audited]):
     def _forget_results(self) -> None:
         self._tally = Tally()
         self._found = {}
+
+    def _begin(self) -> Generator[Step, Any, None]:
+        self._counted_again = {}  # the commits since the last written round come again
+        yield from super()._begin()
 
     # What came in
 
@@ -235,7 +245,8 @@ class AuditReader(Rounds[Audited]):
                 group=commit.group,
                 at_ms=commit.at_ms,
             )
-            group.counted = min(group.counted, max(commit.offset, position.begin))
+            if self._may_count_again(key, commit):
+                group.counted = min(group.counted, max(commit.offset, position.begin))
         group.committed, group.at, group.at_ms = commit.offset, commit.at, commit.at_ms
         counted = Key(
             Kind.COMMITTED,
@@ -249,6 +260,18 @@ class AuditReader(Rounds[Audited]):
         group.counted = yield from self._count_range(
             key, followed, counted, first=group.counted, end=end, at_ms=commit.at_ms
         )
+
+    def _may_count_again(self, key: PartitionKey, commit: Commit) -> bool:
+        """Two programs of one group that commit here and there must not have a log counted for each commit."""
+        again, who = self._counted_again, (key, commit.group)
+        before_ms = again.get(who)
+        if before_ms is not None and 0 <= commit.at_ms - before_ms < AGAIN_MS:
+            return False
+        again.pop(who, None)
+        again[who] = commit.at_ms
+        if len(again) > AGAIN_MAX:
+            del again[next(iter(again))]
+        return True
 
     def _take_fetch(
         self, key: PartitionKey, followed: Audited, position: PartitionPosition, *, fetched: Fetched
@@ -269,6 +292,7 @@ class AuditReader(Rounds[Audited]):
             first=max(fetched.first, position.begin),
             end=min(fetched.end, position.next),
             at_ms=fetched.at_ms,
+            bytes_max=fetched.bytes_max or None,
         )
 
     def _log_read(self, key: PartitionKey, followed: Audited) -> Generator[Step, Any, None]:
@@ -295,10 +319,22 @@ class AuditReader(Rounds[Audited]):
                     self._change(key, position)
 
     def _count_range(
-        self, key: PartitionKey, audited: Audited, counted: Key, *, first: int, end: int, at_ms: int
+        self,
+        key: PartitionKey,
+        audited: Audited,
+        counted: Key,
+        *,
+        first: int,
+        end: int,
+        at_ms: int,
+        bytes_max: int | None = None,
     ) -> Generator[Step, Any, int]:
-        """Count [first, end) of a log as `counted`; return how far it came. The key's bucket is set here."""
-        bytes_max, moment = FIRST_BYTES, at_once(at_ms)
+        """Count [first, end) of a log as `counted`; return how far it came. The key's bucket is set here.
+
+        Args:
+            bytes_max: of the log, or one batch. A client that fetches here and there costs no more than its answers.
+        """
+        read_bytes, left_bytes, moment = FIRST_BYTES, bytes_max, at_once(at_ms)
         while first < end:
             stretch = self._found_from(key, first)
             if stretch is None:
@@ -306,9 +342,9 @@ class AuditReader(Rounds[Audited]):
                 if place is None or not self._logs.serves(place):
                     return first
                 stretch = yield from read_stretch(
-                    place, first, headers_only=not audited.by_headers, bytes_max=bytes_max
+                    place, first, headers_only=not audited.by_headers, bytes_max=read_bytes
                 )
-                bytes_max = min(2 * bytes_max, RECORDS_BYTES if audited.by_headers else HEADERS_BYTES)
+                read_bytes = min(2 * read_bytes, RECORDS_BYTES if audited.by_headers else HEADERS_BYTES)
                 if not stretch.headers:
                     if stretch.log_start <= first:
                         return first
@@ -323,6 +359,8 @@ class AuditReader(Rounds[Audited]):
                         del self._found[next(iter(self._found))]
                 yield from self._rest()
             headers, index = stretch.headers, 0
+            if left_bytes is not None and headers:
+                end, left_bytes = within(headers, end, left_bytes, is_first=left_bytes == bytes_max)
             while index < len(headers) and first < end:
                 if headers[index][H_BASE_OFFSET] >= end:
                     first = end  # compaction has removed what was here

@@ -21,14 +21,18 @@ from appliance.delivery.stored import batch_of
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.errors import ErrorCode
+from appliance.services.complaints import Drops
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.progress import Delivery
 from appliance.services.state_log import PAUSE_MS
 
 STUCK_MS: Final = 2_000
+PRODUCERS_MIN: Final = 1_000
+"""Targets whose producer ids are kept without a look whether their topics are still there."""
 STUCK_MAX: Final = 64
 """So many deliveries may be open beside the round; with more, the round waits for them."""
 
+TOPIC_DELETED: Final = "their topic was deleted"
 _FINAL: Final = frozenset(
     map(
         int,
@@ -89,13 +93,18 @@ class Counts:
     `lateness`: a histogram in nanoseconds, as `channels.traffic_table` draws it, of what `take_lateness` has not taken.
     """
 
-    __slots__ = ("cancelled", "delivered", "dropped", "lateness")
+    __slots__ = ("cancelled", "delivered", "drops", "lateness")
 
     def __init__(self) -> None:
         self.cancelled = 0
         self.delivered = 0
-        self.dropped = 0
+        self.drops = Drops()
         self.lateness = [0] * HISTOGRAM_WORDS
+
+    @property
+    def dropped(self) -> int:
+        """How many records were dropped."""
+        return self.drops.total
 
     def delivered_at(self, now_ms: int, due_ms: Sequence[int]) -> None:
         """Records that were due at these times are in their topic now. A clock that was set back makes none early."""
@@ -138,10 +147,10 @@ class Deliveries:
     __slots__ = (
         "_changed",
         "_clock",
-        "_complain",
         "_counts",
         "_logs",
         "_producers",
+        "_producers_room",
         "_round",
         "_stuck",
         "_take_producer_id",
@@ -156,7 +165,6 @@ class Deliveries:
         clock: Clock,
         take_producer_id: Callable[[], int | None],
         counts: Counts,
-        complain: Callable[[str], object],
         changed: Callable[[], None],
     ) -> None:
         self._topics = topics
@@ -164,11 +172,11 @@ class Deliveries:
         self._clock = clock
         self._take_producer_id = take_producer_id
         self._counts = counts
-        self._complain = complain
         self._changed = changed
         self._round: list[Batch] = []
         self._stuck: list[Batch] = []
         self._producers: dict[Target, tuple[int, int]] = {}
+        self._producers_room = PRODUCERS_MIN
 
     # What is open
 
@@ -276,7 +284,7 @@ class Deliveries:
         delivery = batch.delivery
         topic = self._topics.topic(delivery.topic_id)
         if topic is None:
-            self._drop(batch, "their topic was deleted")
+            self._drop(batch, TOPIC_DELETED)
             return
         place = self._topics.place(topic, delivery.partition)
         if place is None or not self._logs.serves(place):
@@ -326,8 +334,18 @@ class Deliveries:
         producer_id = self._take_producer_id()
         if producer_id is None:
             return False
+        if len(self._producers) >= self._producers_room:
+            self._forget_deleted_topics()
         self._producers[target] = producer_id, 0
         return True
+
+    def _forget_deleted_topics(self) -> None:
+        """Otherwise topics that come and go take memory for ever. Deliveries that are open have their own number."""
+        topics = self._topics
+        self._producers = {
+            target: each for target, each in self._producers.items() if topics.topic(target[0]) is not None
+        }
+        self._producers_room = max(PRODUCERS_MIN, 2 * len(self._producers))
 
     def _change_producer(self, batch: Batch) -> None:
         """The log has not appended the batch: give it another number, and write that down first."""
@@ -365,13 +383,9 @@ class Deliveries:
         self._changed()
 
     def _drop(self, batch: Batch, why: str) -> None:
-        self._counts.dropped += len(batch.records)
         topic = self._topics.topic(batch.delivery.topic_id)
         name = str(batch.delivery.topic_id) if topic is None else topic.name
-        self._complain(
-            f"partition {name}-{batch.delivery.partition}: {len(batch.records)} delayed records were dropped, "
-            f"because {why}"
-        )
+        self._counts.drops.add(len(batch.records), why, place=(name, batch.delivery.partition))
         self._close(batch)
 
     def _close(self, batch: Batch) -> None:

@@ -41,11 +41,12 @@ from appliance.services.batches import records_of
 from appliance.services.cancellations import Cancellations
 from appliance.services.clock_steps import ClockSteps
 from appliance.services.delay_topics import DelayTopics
-from appliance.services.deliveries import Counts, Deliveries, Target
+from appliance.services.deliveries import TOPIC_DELETED, Counts, Deliveries, Target
 from appliance.services.due_order import DueOrder
 from appliance.services.exact_lane import ExactLane
 from appliance.services.lane import Lane
 from appliance.services.lane_reader import LaneReader
+from appliance.services.overdue_rate import OverdueRate
 from appliance.services.progress import Frontier
 from appliance.services.run_writer import RunWriter
 from appliance.services.state_log import PAUSE_MS, StateLog
@@ -127,6 +128,7 @@ class Forwarder:
     partition: of the internal topics.
     take_producer_id: a fresh one, or None if none is there yet.
     complain: gets a line for the operator.
+    overdue_rate: how many overdue records go in a second; None: as many as can be.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Forwarder:
         take_producer_id: Callable[[], int | None],
         counts: Counts,
         complain: Callable[[str], object],
+        overdue_rate: OverdueRate | None = None,
     ) -> None:
         self._partition = partition
         self._topics = topics
@@ -146,6 +149,7 @@ class Forwarder:
         self._clock = clock
         self._counts = counts
         self._complain = complain
+        self._overdue_rate = overdue_rate
         self.state = State.LOADING
         self.lanes: list[Lane] = []
         self._exact: list[ExactLane] = []
@@ -160,7 +164,6 @@ class Forwarder:
             clock=clock,
             take_producer_id=take_producer_id,
             counts=counts,
-            complain=complain,
             changed=self._state_log.changed,
         )
         self._reader = LaneReader(
@@ -328,7 +331,7 @@ class Forwarder:
                     f"{DELAYED_STATE}-{self._partition}: records of an open delivery are not there any more; "
                     f"{len(found)} are dropped"
                 )
-                self._counts.dropped += len(found)
+                self._counts.drops.total += len(found)
                 continue
             stored = [each for each in found if each is not None]
             records = [self._to_append(delivery.topic_id, each, each.due_ms) for each in stored]
@@ -453,8 +456,7 @@ class Forwarder:
         dropped, cancelled = gathering.dropped, gathering.cancelled
         self._counts.cancelled += cancelled
         if dropped:
-            self._counts.dropped += dropped
-            self._complain(f"{dropped} delayed records were dropped, because their topic was deleted")
+            self._counts.drops.add(dropped, TOPIC_DELETED)
         for target, each in gathering.targets.items():
             if each.tails:
                 self._deliveries.begin(target, tuple(each.names), each.tails, each.dues_ms)
@@ -472,6 +474,11 @@ class Forwarder:
             gathering.cancelled += 1
             return True
         due_ms = lane.due_now(entry, now_ms)
+        rate = self._overdue_rate
+        if rate is not None and not rate.take(now_ms - due_ms):
+            if not gathering.count:
+                self._pause(rate.wait_ms())
+            return False
         last = gathering.last
         # Most records go where the one before went.
         if last is None or due_ms > now_ms or not last.takes(stored):

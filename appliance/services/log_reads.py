@@ -13,7 +13,12 @@ from appliance.message_audit.runs import Header
 from appliance.partition_access.access import Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.batch import H_BASE_OFFSET, H_LAST_OFFSET_DELTA
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    LOG_OVERHEAD,
+)
 from appliance.protocol.records.record import Record, decode_records
 from appliance.services.errand import Reading, Step
 
@@ -63,6 +68,22 @@ class ReadBatch:
 def end_of(header: Header) -> int:
     """Return the offset behind the last record of a batch."""
     return header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+
+
+def within(headers: Sequence[Header], end: int, left_bytes: int, *, is_first: bool) -> tuple[int, int]:
+    """Return the end of those batches that fit into `left_bytes`, at most `end`, and what is left of the bytes.
+
+    Args:
+        is_first: the first batch counts, even if it is larger.
+    """
+    for header in headers:
+        if header[H_BASE_OFFSET] >= end:
+            break
+        left_bytes -= header[H_BATCH_LENGTH] + LOG_OVERHEAD
+        if left_bytes < 0 and not is_first:
+            return min(end, header[H_BASE_OFFSET]), 0
+        is_first = False
+    return end, max(left_bytes, 0)
 
 
 class Stretch(NamedTuple):

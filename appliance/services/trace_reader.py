@@ -174,10 +174,12 @@ class TraceReader(Rounds[TracedPartition]):
     ) -> None:
         self.traced_records += 1
         client, principal, appended_ms = self._appended_by(key, found.offset)
+        stamped_ms = _time_ms(found.timestamp_ms)
+        produced_ms = stamped_ms if found.produced_ms is None else _time_ms(found.produced_ms)
         at_ms = -1 if appended_ms is None else appended_ms
+        if appended_ms is None and found.produced_ms is not None:
+            at_ms = stamped_ms  # the broker has appended it itself, so no network process has seen it
         record = Traced(found.trace, found.parent, producer_id, at_ms)
-        # A client may send any 64 bits as a time. A collector refuses a request with such a span.
-        produced_ms = found.timestamp_ms if 0 <= found.timestamp_ms <= TIME_MS_MAX else -1
         who = Who(client, principal)
         self._note(Step.PRODUCED, followed, found.offset, record, at_ms=produced_ms, who=who)
         self._note(Step.APPENDED, followed, found.offset, record, at_ms=at_ms, since_ms=produced_ms, who=who)
@@ -309,3 +311,8 @@ class TraceReader(Rounds[TracedPartition]):
                 detail=who.detail,
             )
         )
+
+
+def _time_ms(said_ms: int) -> int:
+    """Return a time that a client has said, or -1. It may send any 64 bits, and a collector refuses such a span."""
+    return said_ms if 0 <= said_ms <= TIME_MS_MAX else -1

@@ -58,9 +58,14 @@ def retries_of(reader: TopicReader, group: str, topic: str) -> Retries:
     Raises:
         NotShown: there are none.
     """
-    names = [retry_topic(group, topic), dead_letter_topic(group, topic)]
-    configs = reader.configs(names)
-    found = _retries(names[0], configs.get(names[0], {}), configs)
+    retry, dead = retry_topic(group, topic), dead_letter_topic(group, topic)
+    configs = reader.configs([retry, dead])
+    found = _retries(retry, configs.get(retry, {}), configs)
+    if retry not in configs and configs.get(dead, {}).get(DEAD_LETTER_OF) == retry:
+        raise NotShown(
+            f"the retry topic {retry} does not exist, or you may not see it; its dead letters are still in {dead}. "
+            "`appliance retries enable` creates it again"
+        )
     if found is None or (found.group, found.topic) != (group, topic):
         raise NotShown(
             f"the group {group!r} has no retries on the topic {topic!r}; `appliance retries enable` sets them up"

@@ -353,6 +353,10 @@ def test_observations_survive_the_wire_and_foreign_ones_are_left_out() -> None:
         produced=[observation.Produced(UUID(int=3), 1, 5, 9, 100, 200, "c\n", "User:x")], lost=4
     )
     assert observation.decode(observation.encode(seen)) == seen
+    before = b'{"v":1,"fetched":[["00000000-0000-0000-0000-000000000003",1,5,9,100,"c","User:x"]]}'
+    assert observation.decode(before) == observation.Observation(
+        fetched=[observation.Fetched(UUID(int=3), 1, 5, 9, 100, "c", "User:x", 0)]
+    )
     for foreign in (None, b"", b"{", b"[]", b'{"v":2}', b'{"v":1,"produced":[[1]]}'):
         assert observation.decode(foreign) is None
     assert len(observation.short("x" * 40_000)) == observation.NAME_LENGTH_MAX

@@ -26,6 +26,7 @@ from appliance.requests.worker_lines import WorkerClient
 
 WORKER = Role(RoleKind.IOPROC, 0)
 ROW, PLAIN_ROW = 3, 4
+ANSWER_BYTES = 500
 TOPIC_ID = UUID(int=9)
 
 
@@ -100,15 +101,22 @@ class Observing:
         self.observer.produced(answer, session)
 
     def fetch(
-        self, offset: int, session: Session, *, row: int = ROW, error: int = 0, high_watermark: int = 1_000
+        self,
+        offset: int,
+        session: Session,
+        *,
+        row: int = ROW,
+        error: int = 0,
+        high_watermark: int = 1_000,
+        bytes_max: int = 1_000,
     ) -> None:
         item = SimpleNamespace(
             route=SimpleNamespace(row=row),
-            wanted=SimpleNamespace(fetch_offset=offset),
+            wanted=SimpleNamespace(fetch_offset=offset, partition_max_bytes=bytes_max),
             error=error,
             high_watermark=high_watermark,
         )
-        self.observer.fetching([cast(FetchItem, item)], session)
+        self.observer.fetching([cast(FetchItem, item)], session, ANSWER_BYTES)
 
     def flush(self, *, answers: bool = True, error: int = 0) -> Observation | None:
         """Let the next flush come; return what it has written."""
@@ -176,6 +184,21 @@ def test_a_fetch_shows_what_the_client_has_read_before(seen: Observing) -> None:
     assert found is not None
     assert [(each.first, each.end, each.client) for each in found.fetched] == [(5, 9, "r")]
     assert seen.flush() is None
+
+
+def test_a_fetch_says_how_much_its_answer_had_at_most(seen: Observing) -> None:
+    reader = seen.session("r")
+    seen.fetch(0, reader, bytes_max=100)
+    seen.fetch(900, reader, bytes_max=-1)
+    seen.fetch(901, reader, bytes_max=1 << 30)
+    seen.fetch(902, reader)
+    found = seen.flush()
+    assert found is not None
+    assert [(each.first, each.bytes_max) for each in found.fetched] == [
+        (0, 100),
+        (900, 1),
+        (901, ANSWER_BYTES),
+    ]
 
 
 def test_consumers_of_one_name_are_told_apart(seen: Observing) -> None:
@@ -301,7 +324,7 @@ def test_readers_are_bounded(seen: Observing) -> None:
 
 def test_a_defect_costs_names_and_nothing_else(seen: Observing, caplog: pytest.LogCaptureFixture) -> None:
     seen.observer.produced((1, 2), seen.session())
-    seen.observer.fetching([cast(FetchItem, object())], seen.session())
+    seen.observer.fetching([cast(FetchItem, object())], seen.session(), ANSWER_BYTES)
     assert caplog.text.count("internal error in observing") == 1
     seen.produce(0, 1, seen.session())
     assert seen.flush() is not None

@@ -139,6 +139,19 @@ def test_a_count_that_cannot_be_read_makes_a_dead_letter_and_no_endless_loop() -
     assert "copy" in headers_of(lost.waiting(0, 1))["__dlq.errors.message"]
 
 
+def test_the_message_of_a_dead_letter_names_a_fault_beside_the_consumers_reason() -> None:
+    """Consumers give a reason at each failure. It says why the record failed, and not why it comes no more."""
+    why = ("retry.reason", b"no such customer")
+    lost = (("retry.topic", b"orders.g.retry"), ("retry.partition", b"0"), ("retry.offset", b"9"))
+    for headers, fault in (((*FIRST, ("retry.attempts", b"x")), "retry.attempts"), (lost, "copy")):
+        message = headers_of(one(*headers, why).waiting(0, 1))["__dlq.errors.message"]
+        assert fault in message
+        assert message.endswith("(retry.reason: no such customer)")
+    for header in (("retry.attempts", b"900"), ("retry.dead", b"true")):
+        said = headers_of(one(*FIRST, header, why).waiting(0, 1))
+        assert said["__dlq.errors.message"] == "no such customer"
+
+
 def test_without_a_dead_letter_topic_a_dead_record_comes_again_on_the_last_level() -> None:
     rules = RULES._replace(dead_letters=None)
     for headers in ([("retry.attempts", b"900")], [("retry.dead", b"true")], [("retry.attempts", b"x")]):

@@ -179,9 +179,11 @@ class Auditing:
         log = self.logs.log(OBSERVATIONS)
         log.append(memoryview(encode_batch([Record(encode(observation), timestamp_ms=0)])), leader_epoch=0)
 
-    def fetch(self, first: int, end: int, *, partition: int = 0, client: str = "r") -> None:
+    def fetch(
+        self, first: int, end: int, *, partition: int = 0, client: str = "r", bytes_max: int = 0
+    ) -> None:
         """Observe a fetch."""
-        fetched = Fetched(TOPIC_ID, partition, first, end, self.clock.now_ms(), client, "User:r")
+        fetched = Fetched(TOPIC_ID, partition, first, end, self.clock.now_ms(), client, "User:r", bytes_max)
         self.observe(Observation(fetched=[fetched]))
 
     def commit(self, offset: int, *, group: str = "g", partition: int = 0, where: int = 0) -> None:

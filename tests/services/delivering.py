@@ -40,6 +40,7 @@ from appliance.protocol.records.record import Record, encode_batch
 from appliance.services.delay_topics import DelayTopics
 from appliance.services.deliveries import Counts
 from appliance.services.forwarder import Forwarder
+from appliance.services.overdue_rate import OverdueRate
 from appliance.services.progress import Progress, decode
 from appliance.services.state_log import PAUSE_MS
 from tests.log.batches import marker, open_log, read_all
@@ -176,6 +177,7 @@ class Delivering:
         self.logs = Logs(directory, self.clock)
         self.lines: list[str] = []
         self.counts = Counts()
+        self.overdue_rate: OverdueRate | None = None
         self._producer_ids = count(1_000)
         (directory / INDEX_DIRECTORY).mkdir()
         self._settings = Settings(
@@ -201,6 +203,7 @@ class Delivering:
             take_producer_id=lambda: next(self._producer_ids),
             counts=self.counts,
             complain=self.lines.append,
+            overdue_rate=self.overdue_rate,
         )
         return self.forwarder
 

@@ -13,7 +13,8 @@ from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.offset_records import CommittedOffset, encode_value, offset_key
 from appliance.protocol.records.record import Record, encode_batch
-from appliance.services import rounds
+from appliance.services import audit_reader, rounds
+from appliance.services.audit_reader import AGAIN_MS
 from appliance.services.giving_way import GivingWay
 from appliance.services.round_state import SNAPSHOT_MS
 from tests.services.auditing import BUCKET_MS, TOPIC, Auditing, topic_image
@@ -305,6 +306,71 @@ def test_the_audit_gives_way_while_it_reads_commits_and_counts_what_was_fetched(
     house.rounds(9)
     assert busy[0] >= measured + 2 * 10 * NS_PER_MS, "after the observations, and after the log"
     assert house.counted()["fetched", 0, "r"] == house.counted()["committed", 0, "g"] == 10
+
+
+def test_a_group_that_goes_to_and_fro_is_counted_again_once_in_a_minute(house: Auditing) -> None:
+    """As two programs of one group do that assign themselves the same partition."""
+    house.values(*[b"x"] * 20)
+    house.rounds()
+    for _ in range(50):
+        house.commit(20)
+        house.commit(0)
+    house.commit(20, group="other")
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 40
+    assert house.counted()["committed", 0, "other"] == 20
+    assert house.findings() == [("rewound", 0, 19)] * 50
+    house.clock.advance(AGAIN_MS)
+    house.commit(20)
+    house.commit(5)
+    house.commit(20)
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 55
+
+
+def test_a_group_that_goes_back_in_a_round_that_is_not_written_is_counted_again_once(house: Auditing) -> None:
+    house.values(*[b"x"] * 20)
+    house.commit(20)
+    house.rounds()
+    house.logs.refused = lambda place, _: 56 if place.topic == MESSAGE_AUDIT else 0
+    house.commit(0)
+    house.commit(20)
+    house.rounds()
+    house.logs.refused = lambda _place, _batch: 0
+    house.rounds()
+    assert house.counted()["committed", 0, "g"] == 40
+
+
+def test_a_client_that_fetches_here_and_there_has_read_what_its_answers_had(house: Auditing) -> None:
+    for _ in range(40):
+        house.values(b"x" * 100, b"y" * 100)
+    batch_bytes = house.logs.log(TOPIC, 0).size_bytes // 40
+    house.rounds()
+    for _ in range(5):
+        house.fetch(0, 80, bytes_max=3 * batch_bytes + 50)
+        house.fetch(10, 80, bytes_max=1)
+    house.rounds(5)
+    assert house.counted()["fetched", 0, "r"] == 5 * (3 * 2 + 1 * 2)
+    house.fetch(0, 80, bytes_max=1 << 30, client="all")
+    house.rounds()
+    assert house.counted()["fetched", 0, "all"] == 80
+
+
+@pytest.mark.parametrize("by_headers", [False, True])
+def test_a_bound_holds_over_several_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_headers: bool
+) -> None:
+    monkeypatch.setattr(audit_reader, "FIRST_BYTES", 1)
+    monkeypatch.setattr(audit_reader, "HEADERS_BYTES", 300)
+    monkeypatch.setattr(audit_reader, "RECORDS_BYTES", 300)
+    house = Auditing(tmp_path, audit_headers=str(by_headers).lower())
+    for _ in range(30):
+        house.values(b"x" * 100)
+    house.rounds()
+    batch_bytes = house.logs.log(TOPIC, 0).size_bytes // 30
+    house.fetch(2, 30, bytes_max=7 * batch_bytes)
+    house.rounds(5)
+    assert house.counted()["fetched", 0, "r"] == 7
 
 
 def test_partitions_of_deleted_topics_take_no_room_for_names(

@@ -106,6 +106,10 @@ def test_records_beside_one_that_is_refused_keep_their_order(house: Delivering) 
     house.pass_ms(7_000)
     assert house.delivered() == [value for value in values if value != b"bad"]
     assert house.counts.dropped == 1
+    house.counts.drops.tell(house.lines.append, 0, is_last=True)
+    assert house.lines == [
+        "partition t-0: 1 delayed records were dropped, because the topic refuses them: INVALID_RECORD"
+    ]
     assert house.forwarder.statistics()[0] == 0
 
 

@@ -63,6 +63,23 @@ def test_the_way_of_a_record_is_written_and_nothing_of_others(house: Tracing) ->
     assert consumed.since_ms == appended.at_ms < consumed.at_ms
 
 
+@pytest.mark.parametrize(("said", "produced_ms"), [(b"5000", 5_000), (b"9" * 18, -1), (b"soon", 7_000)])
+def test_a_record_that_the_broker_delivers_late_has_both_times(
+    house: Tracing, said: bytes, produced_ms: int
+) -> None:
+    """No network process sees its append. Its timestamp is the time of that."""
+    origin = (("retry.topic", b"orders"), ("retry.partition", b"0"), ("retry.offset", b"4"))
+    headers = (("traceparent", f"00-{ID}-{PARENT}-01".encode()), ("delivery.timestamp", said), *origin)
+    batch = encode_batch([Record(b"v", headers=headers, timestamp_ms=7_000)])
+    house.logs.log(TOPIC, 0).append(memoryview(batch), leader_epoch=0)
+    house.rounds()
+    times = {each.step: each.at_ms for each in events(house)}
+    appended_ms = -1 if said == b"soon" else 7_000
+    assert (times["produced"], times["appended"], times["retried"]) == (produced_ms, appended_ms, appended_ms)
+    (retried,) = (each for each in events(house) if each.step == "retried")
+    assert retried.since_ms == appended_ms
+
+
 def test_one_in_n_keys_is_traced_by_where_the_record_is(tmp_path: Path) -> None:
     house = Tracing(tmp_path, trace_sample="1")
     house.produce(Record(b"v", b"key", timestamp_ms=1), Record(b"v", None, timestamp_ms=1))

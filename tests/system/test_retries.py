@@ -324,7 +324,8 @@ def test_nothing_is_lost_when_the_dead_letter_topic_or_the_retry_topic_is_delete
     assert retry not in client.list_topics(timeout=PATIENCE_S).topics, "an ordinary topic would be a hot loop"
     error = sent(client, retry, b"y", first_place("deleted", 0, 1))
     assert isinstance(error, KafkaError), "a clear error"
-    assert "no retries" in command(broker, "retries", "describe", "g", "deleted", code=1)
+    said = command(broker, "retries", "describe", "g", "deleted", code=1)
+    assert "its dead letters are still in deleted.g.dlq" in said
     command(broker, "retries", "enable", "g", "deleted", "--levels", "200ms")
     sent(producer(broker), retry, b"y", first_place("deleted", 0, 1))
     assert [each.value() for each in read(broker, retry, 1)] == [b"y"]

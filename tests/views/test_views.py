@@ -273,6 +273,12 @@ def test_retries_are_found_by_the_settings_of_topics() -> None:
     assert (found.fault, found.levels, found.is_enabled) == ("", ("1s", "2s"), True)
     with pytest.raises(NotShown, match="has no retries"):
         retries_of(topics, "other", "t")
+    del topics.settings["t.g.retry"], topics.logs["t.g.retry", 0]
+    with pytest.raises(
+        NotShown,
+        match=r"t\.g\.retry does not exist, or you may not see it; its dead letters are still in t\.g\.dlq",
+    ):
+        retries_of(topics, "g", "t")
 
 
 def test_the_audit_reads_from_an_hour_before_the_time() -> None:

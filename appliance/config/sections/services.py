@@ -68,6 +68,16 @@ class ServicesSettings:
         maximum=36_600 * _DAY_MS,
         doc="Largest delay of a delayed record. The broker rejects a record that is due later.",
     )
+    overdue_rate_max: int = option(
+        0,
+        "delivery.delay.overdue.rate.max",
+        unit="records per second",
+        minimum=0,
+        maximum=1_000_000_000,
+        doc="Maximum number of overdue records that each services process delivers in a second, for example "
+        "after a long stop. Overdue records are more than 1 s late. Records that become due meanwhile wait, "
+        "because the broker delivers in the order of due times. With 0, the broker delivers as fast as it can.",
+    )
 
     trace_otlp_endpoint: str = option(
         "",

@@ -176,7 +176,7 @@ class FetchHandler:
         )
         self.look(partitioned)
         if self.observer is not None and self.observer.rows:
-            self.observer.fetching(items, pending.session)
+            self.observer.fetching(items, pending.session, max_bytes)
 
     def end_wait(self, pending: Request) -> None:
         """Answer with what there is. A wait may be for weeks, and the connection's descriptor is held as long."""
