@@ -101,6 +101,17 @@ on a host with two processors and no other load:
 | `/metrics` | 32 ms | 1,068,239 |
 | `/metrics/kafka` | 34 ms | 1,302,049 |
 
+`python -m benchmarks.micro.metrics_cost` measures small requests with and without the option in turns. The figures are
+the processor time of the network process and the worker for one request (compiled build, two processors, other
+programs ran beside it; 400 turns, and the quartiles of the ratio within a turn):
+
+| request | without metrics | with metrics | ratio |
+|---|---|---|---|
+| Produce, one record of 100 bytes | 26.7 µs | 29.8 µs | 1.12 (1.10 to 1.14) |
+| Fetch, one batch | 45.2 µs | 49.4 µs | 1.09 (1.07 to 1.11) |
+
+The cost is for each request and not for each record, so it hardly matters if clients send batches.
+
 ## Who may read the metrics
 
 The metrics page has no authentication. The page shows names of topics, groups and directories, and no records.
