@@ -101,9 +101,9 @@ on a host with two processors and no other load:
 | `/metrics` | 32 ms | 1,068,239 |
 | `/metrics/kafka` | 34 ms | 1,302,049 |
 
-`python -m benchmarks.micro.metrics_cost` measures small requests with and without the option in turns. The figures are
-the processor time of the network process and the worker for one request (compiled build, two processors, other
-programs ran beside it; 400 turns, and the quartiles of the ratio within a turn):
+`python -m benchmarks.micro.metrics_cost` measures small requests with and without the option, in 400 turns. The table
+shows the processor time of the network process and the worker for one request, and the quartiles of the ratio. The
+build was compiled, and other programs ran beside it:
 
 | request | without metrics | with metrics | ratio |
 |---|---|---|---|

@@ -80,9 +80,9 @@ def test_an_unknown_user(run: Run) -> None:
 
 
 def test_groups_in_an_unknown_state(run: Run) -> None:
-    refused = run("groups", "list", "--state", "Stabel")
+    refused = run("groups", "list", "--state", "Steady")
     assert refused.code == 2
-    assert "'Stabel' is not one of empty, stable" in refused.errors
+    assert "'Steady' is not one of empty, stable" in refused.errors
     for state in ("PreparingRebalance", "preparing-rebalancing", "Empty"):
         assert run("groups", "list", "--state", state).succeeded().errors == "no groups\n"
 
