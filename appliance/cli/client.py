@@ -184,7 +184,7 @@ def refusal(error: KafkaError) -> str:
 
 LOCAL_ERRORS: Final[Mapping[int, str]] = {
     -199: "librdkafka received an answer that it cannot decode",
-    -195: "the connection to the broker broke",
+    -195: "the connection to the broker broke: does the broker require TLS or a login (security.protocol)?",
     -193: "the broker's host name has no address",
     -192: "the broker did not acknowledge the record in time",
     -190: "there is no such partition",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +101,11 @@ def test_an_appliance_that_does_not_run_is_not_watched_elsewhere(run: Run, tmp_p
     for directory in (tmp_path, tmp_path / "nope"):
         told = run.refused("top", "--once", "--interval", 0.3, "--data-dir", directory)
         assert told.startswith(f"appliance: no appliance runs on {directory}; give --data-dir of a running")
+
+
+def test_tls_to_a_broker_in_plain_text_fails_at_once_and_says_why(run: Run) -> None:
+    began = time.monotonic()
+    for command in (("topics", "list"), ("consume", "orders"), ("cluster", "info")):
+        told = run.refused(*command, "-X", "security.protocol=SSL")
+        assert told.startswith(f"appliance: {run.broker.address}: TLS failed: ")
+    assert time.monotonic() - began < 20, "librdkafka alone takes 30 s for the first one"
