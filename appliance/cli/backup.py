@@ -89,6 +89,9 @@ def create(
     place = places[-1]
     with ends_by_signal(), _measured(metrics_file, place) as successes:
         data_dir = Path(places[0]) if len(places) == 2 else _data_directory_at(bootstrap)
+        if not data_dir.is_dir():
+            # Before the target is made: of two names in the wrong order, nothing is left.
+            raise OperatorFault(f"{data_dir}: no such directory")
         directory = directory_of(place)
         if directory is not None:
             _refuse_inside(directory, data_dir)

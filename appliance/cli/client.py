@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NOT_TYPED: Final = (ParameterSource.DEFAULT, ParameterSource.ENVIRONMENT)
 
 # Groups are never used: partitions are assigned, nothing is committed. librdkafka wants a name all the same.
 UNUSED_GROUP: Final = "appliance-command-line"
@@ -121,9 +122,13 @@ def native_client_options() -> dict[str, Any]:
 
 
 def bootstrap_of(bootstrap: str) -> str:
-    """`bootstrap`, or `bootstrap.servers` of the client configuration where no --bootstrap was given."""
+    """`bootstrap`, or `bootstrap.servers` of the client configuration where the command line has no --bootstrap.
+
+    `-X bootstrap.servers` wins over $APPLIANCE_BOOTSTRAP, because a command must not write to another broker than the
+    one on its command line.
+    """
     context = click.get_current_context(silent=True)
-    if context is None or context.get_parameter_source("bootstrap") is not ParameterSource.DEFAULT:
+    if context is None or context.get_parameter_source("bootstrap") not in _NOT_TYPED:
         return bootstrap
     return str(context.meta.get(CLIENT_OPTIONS, {}).get("bootstrap.servers", bootstrap))
 
@@ -179,7 +184,7 @@ def refusal(error: KafkaError) -> str:
 
 LOCAL_ERRORS: Final[Mapping[int, str]] = {
     -199: "librdkafka received an answer that it cannot decode",
-    -195: "the connection to the broker broke",
+    -195: "the connection to the broker broke: does the broker require TLS or a login (security.protocol)?",
     -193: "the broker's host name has no address",
     -192: "the broker did not acknowledge the record in time",
     -190: "there is no such partition",

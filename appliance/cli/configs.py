@@ -6,7 +6,7 @@ TLS. What is set there is shown as the source "all brokers" where it counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,6 +203,9 @@ def _alter(bootstrap: str, target: Target, wanted: Mapping[str, str | None], *, 
 
     client = admin_client(bootstrap)
     before = _described(client, target, bootstrap)
+    _require_settings(
+        client, target, bootstrap, [name for name, value in wanted.items() if value is None], before
+    )
     if target == ALL_BROKERS:
         _alter_all_brokers(bootstrap, wanted)
     else:
@@ -222,6 +225,27 @@ def _alter(bootstrap: str, target: Target, wanted: Mapping[str, str | None], *, 
     for row in rows:
         before_text, after_text = ("-" if row[when] is None else row[when] for when in ("before", "after"))
         click.echo(f"{row['name']}: {before_text} → {after_text}")
+
+
+def _require_settings(
+    client: AdminClient, target: Target, bootstrap: str, names: Sequence[str], described: Mapping[str, Any]
+) -> None:
+    """Return if all of `names` are settings of the target, set or not.
+
+    A broker removes what it does not know without an error, so a typing error would look like a success.
+
+    Raises:
+        BrokerError: one of them is no setting; the text names it.
+    """
+    unknown = [name for name in names if name not in described]
+    if unknown and target == ALL_BROKERS:
+        # This level has only what is set. A broker has all settings.
+        brokers = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).brokers
+        every = _described(client, ("broker", str(min(brokers))), bootstrap)
+        unknown = [name for name in unknown if name not in every]
+    if unknown:
+        kind = "broker" if target == ALL_BROKERS else target[0]
+        raise BrokerError(f"{', '.join(unknown)}: no such {kind} setting; nothing was changed")
 
 
 def _resource(target: Target) -> Any:

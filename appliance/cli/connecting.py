@@ -29,8 +29,10 @@ def said_options() -> dict[str, str]:
 
 def is_spoken() -> bool:
     """Whether our own codec can speak to brokers as the flags say."""
+    said = said_options()
     try:
-        login_of(said_options())
+        login_of(said)
+        context_of(said)
     except click.UsageError:
         return False
     return True

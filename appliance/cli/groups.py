@@ -35,6 +35,29 @@ isolation_option = click.option(
 )
 
 
+# As librdkafka names them, which calls the states of the new protocol `unknown`.
+_STATES: Final = ("empty", "stable", "preparing-rebalancing", "completing-rebalancing", "dead", "unknown")
+_OF_KAFKA: Final = {
+    "preparingrebalance": "preparing-rebalancing",
+    "completingrebalance": "completing-rebalancing",
+}
+
+
+def _states(_context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> frozenset[str]:
+    """Return the states as `_plain` spells them.
+
+    Raises:
+        click.BadParameter: there is no such state.
+    """
+    found = set()
+    for text in texts:
+        state = _OF_KAFKA.get(text.lower(), text.lower())
+        if state not in _STATES:
+            raise click.BadParameter(f"{text!r} is not one of {', '.join(_STATES)}", param=parameter)
+        found.add(state)
+    return frozenset(found)
+
+
 @click.group(cls=AliasedGroup, short_help="Show, delete and reset consumer groups.")
 def groups() -> None:
     """Show consumer groups, their committed offsets and their lag; delete and reset them."""
@@ -46,12 +69,17 @@ groups.add_command(delete_offsets)
 
 @groups.command(name="list")
 @click.option(
-    "--state", "states", metavar="STATE", multiple=True, help="Only groups in this state; repeatable."
+    "--state",
+    "states",
+    metavar="STATE",
+    multiple=True,
+    callback=_states,
+    help=f"Only groups in this state; repeatable. {', '.join(_STATES)}, as here or as Kafka spells them.",
 )
 @json_option
 @watch_option
 @client_options
-def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
+def list_groups(*, states: frozenset[str], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
     """List the groups."""
     client = admin_client(bootstrap)
 
@@ -65,7 +93,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
                 "simple": each.is_simple_consumer_group,
             }
             for each in found
-            if not states or _plain(each.state) in {state.lower() for state in states}
+            if not states or _plain(each.state) in states
         ]
         if as_json:
             print_json(rows)

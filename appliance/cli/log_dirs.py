@@ -43,10 +43,14 @@ def log_dirs() -> None:
 @json_option
 @client_options
 def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Show the partitions in each log directory, and the progress of moves. Exits with 1 if a directory failed."""
+    """Show the partitions in each log directory, and the progress of moves.
+
+    Exits with 1 if a directory has failed, or if a topic does not exist.
+    """
     found = [
         _told(broker, result, topics) for broker, address in _brokers(bootstrap) for result in _ask(address)
     ]
+    _require_topics(bootstrap, found, topics)
     if as_json:
         print_json(found)
     else:
@@ -93,6 +97,21 @@ def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: boo
                 else:
                     outcomes.done(what, "moving", f"moving {name} to {path}", to=path)
     return outcomes.finish()
+
+
+def _require_topics(bootstrap: str, found: list[dict[str, Any]], topics: tuple[str, ...]) -> None:
+    """Return if each of `topics` exists, or still has a partition in a directory while the brokers delete it.
+
+    Raises:
+        BrokerError: one of them is neither here nor there; the text names it.
+    """
+    missing = set(topics) - {partition["topic"] for each in found for partition in each["partitions"]}
+    if not missing:
+        return
+    client = admin_client(bootstrap)
+    missing -= asked(lambda: client.list_topics(timeout=TIMEOUT_S)).topics.keys()
+    if missing:
+        raise BrokerError(f"there is no topic {', '.join(sorted(missing))}")
 
 
 def _by_broker(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,13 +19,15 @@ _UNITS_MS: Final = (86_400_000, 3_600_000, 60_000, 1_000)
 _DURATION_MS_MAX: Final = 2**63 - 1
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "APPLIANCE_BOOTSTRAP"
+BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 
 bootstrap_option = click.option(
     "--bootstrap",
     "-b",
     metavar="HOST:PORT",
     default=DEFAULT_BOOTSTRAP,
-    envvar="APPLIANCE_BOOTSTRAP",
+    envvar=BOOTSTRAP_VARIABLE,
     show_default=True,
     help="Address of a broker; several separated by commas. Also $APPLIANCE_BOOTSTRAP.",
 )
@@ -34,7 +38,7 @@ librdkafka (client_settings.py)."""
 _FILE: Final = "appliance.cli.client_file"
 
 
-def _read_client_file(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+def _read_client_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
     """Reads `name=value` lines, as librdkafka's and Kafka's own tools take them; `#` begins a comment."""
     if path is None:
         return
@@ -47,7 +51,13 @@ def _read_client_file(context: click.Context, _parameter: click.Parameter, path:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise click.UsageError(f"{path}: line {number}: must be NAME=VALUE")
-        found[name.strip()] = value.strip()
+        found[_one_name(name.strip())] = value.strip()
+    if (
+        BOOTSTRAP_VARIABLE in os.environ
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.ENVIRONMENT
+    ):
+        # Of two variables of the environment, the one that names the broker wins.
+        found.pop(BOOTSTRAP_SERVERS, None)
     # -X wins, whichever click reads first.
     context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
 
@@ -63,6 +73,11 @@ def _read_command_file(context: click.Context, _parameter: click.Parameter, path
     context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
 
 
+def _one_name(name: str) -> str:
+    """librdkafka has two names for the addresses of brokers."""
+    return BOOTSTRAP_SERVERS if name == "metadata.broker.list" else name
+
+
 def says_how_to_connect() -> bool:
     """Whether the flags of the command say how to speak to a broker."""
     context = click.get_current_context(silent=True)
@@ -75,7 +90,7 @@ def _take_file(context: click.Context, flag: str) -> None:
 
 
 def _read_client_options(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> None:
-    said = dict(name_and_value("-X", text) for text in texts)
+    said = {_one_name(name): value for name, value in (name_and_value("-X", text) for text in texts)}
     context.meta[CLIENT_OPTIONS] = context.meta.get(CLIENT_OPTIONS, {}) | said
 
 

@@ -115,14 +115,14 @@ def newest_shared(
 
 
 def require_login(addresses: str) -> None:
-    """Return when the first broker that answers takes the login of the flags; at once where they say none.
+    """Return when the first broker that answers takes the login and the TLS of the flags; at once where they say none.
 
-    librdkafka goes on trying when a broker refuses, and does not say why in the end.
+    librdkafka tries again for 30 seconds when a broker refuses, and does not say why in the end.
 
     Raises:
         BrokerError: it refuses; or none of them answers.
     """
-    if not is_spoken() or login() is None:
+    if not is_spoken() or (login() is None and tls_context() is None):
         return
     left = [each.strip() for each in addresses.split(",")]
     while left:

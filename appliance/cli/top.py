@@ -83,10 +83,18 @@ class _Watched:
 
         self.directory: Path | None = None
         context = click.get_current_context()
-        is_told = context.get_parameter_source("bootstrap") is not ParameterSource.DEFAULT
+        broker_source = context.get_parameter_source("bootstrap")
+        is_told = broker_source is not ParameterSource.DEFAULT
         with suppress(OSError, OperatorFault):
             if data_dir.is_dir() and any(each["pid"] for each in processes_of(data_dir.resolve()) or ()):
                 self.directory = data_dir.resolve()
+        if (
+            self.directory is None
+            and context.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+            and broker_source is not ParameterSource.COMMANDLINE
+        ):
+            # The default broker, or that of the environment, may be another appliance.
+            raise OperatorFault(f"no appliance runs on {data_dir}; {_RUN_HINT}")
         self.bootstrap = bootstrap
         if self.directory is not None and not is_told:
             self.bootstrap = _address_of(self.directory) or bootstrap

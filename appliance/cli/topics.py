@@ -192,8 +192,17 @@ def delete_records(*, name: str, bounds: tuple[str, ...], yes: bool, as_json: bo
             names=[f"{name} {each}" for each in bounds],
         )
     client = admin_client(bootstrap)
-    pending = asked(lambda: client.delete_records(wanted, operation_timeout=REQUEST_TIMEOUT_S))
     outcomes = Outcomes(as_json=as_json)
+    known = _partitions(client, name)
+    for place in wanted:
+        if place.partition not in known:
+            reason = f"topic {name} has no such partition" if known else f"there is no topic {name}"
+            identity = {"topic": name, "partition": place.partition}
+            outcomes.refused(identity, f"{name}-{place.partition}", reason)
+    there = [place for place in wanted if place.partition in known]
+    if not there:
+        return outcomes.finish()
+    pending = asked(lambda: client.delete_records(there, operation_timeout=REQUEST_TIMEOUT_S))
     for place, future in sorted(pending.items(), key=lambda item: item[0].partition):
         identity = {"topic": name, "partition": place.partition}
         shown = f"{name}-{place.partition}"
@@ -204,6 +213,15 @@ def delete_records(*, name: str, bounds: tuple[str, ...], yes: bool, as_json: bo
         else:
             outcomes.done(identity, "deleted", f"{shown} begins at {start}", start_offset=start)
     return outcomes.finish()
+
+
+def _partitions(client: AdminClient, name: str) -> frozenset[int]:
+    """The partitions of a topic; none if there is no such topic.
+
+    librdkafka would only say that it found no leader of a partition.
+    """
+    topic = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics.get(name)
+    return frozenset() if topic is None else frozenset(topic.partitions)
 
 
 def _partition_and_offset(text: str) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.errors import OperatorFault
+from appliance.protocol.errors import ErrorCode
 from appliance.sasl.scram_credential import DIGESTS, ITERATIONS_MAX, ITERATIONS_MIN
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _described(client: AdminClient, name: str | None) -> list[dict[str, Any]]:
     found: Any = asked(
         lambda: client.describe_user_scram_credentials(names, request_timeout=REQUEST_TIMEOUT_S)
     )
-    descriptions = answer_of(found) if name is None else {name: answer_of(found[name])}
+    descriptions = answer_of(found) if name is None else {name: _description(name, found[name])}
     return [
         {
             "user": user,
@@ -174,6 +175,16 @@ def _described(client: AdminClient, name: str | None) -> list[dict[str, Any]]:
         for user, description in sorted(descriptions.items())
         for info in description.scram_credential_infos
     ]
+
+
+def _description(name: str, future: Any) -> Any:
+    try:
+        return answer_of(future)
+    except BrokerError as fault:
+        # The broker says so, too, but librdkafka adds bytes that follow this text in the answer.
+        if ErrorCode.RESOURCE_NOT_FOUND.name in str(fault):
+            raise BrokerError(f"there is no user {name}") from fault
+        raise
 
 
 def _add_online(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from appliance.config import Settings
-from appliance.errors import ApplianceError, MalformedFrame
+from appliance.errors import ApplianceDefect, ApplianceError, MalformedFrame
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.sasl_authenticate import SaslAuthenticateRequest
 from appliance.protocol.apis.sasl_handshake import SaslHandshakeRequest
@@ -154,13 +154,16 @@ class Link:
             slot: the one to ask; None for the first that answers.
 
         Raises:
-            BrokerFault: nobody answers, or not in time, or with something that is no answer.
+            BrokerFault: nobody answers, or not in time, or with something that is no answer; or a text that a person
+                has typed is too long for a request.
         """
+        try:
+            sent = encode_request(api, version, body, _CORRELATION_ID, client_id=CLIENT_ID)
+        except ApplianceDefect as fault:
+            raise BrokerFault(f"nothing was sent: {fault}", ErrorCode.INVALID_REQUEST) from fault
 
         def conversation(connection: socket.socket) -> Any:
-            frame = exchange(
-                connection, encode_request(api, version, body, _CORRELATION_ID, client_id=CLIENT_ID)
-            )
+            frame = exchange(connection, sent)
             return decode_response(api, version, memoryview(frame), elements_max=ELEMENTS_MAX)[1]
 
         return self.use(conversation, slot=slot, is_repeatable=api in _ONLY_READ)

@@ -1,4 +1,7 @@
-"""`appliance backup prune` removes backups only after the person at the terminal has agreed, or with --yes."""
+"""`appliance backup prune` removes backups only after the person at the terminal has agreed, or with --yes.
+
+Names of directories that do not exist leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -87,3 +90,10 @@ def test_prune_of_a_directory_that_is_not_there_makes_none(tmp_path: Path) -> No
     assert refused.code == 1
     assert "no such directory" in refused.errors
     assert not (tmp_path / "typo").exists()
+
+
+def test_backup_of_a_directory_that_is_not_there_makes_no_target(tmp_path: Path) -> None:
+    refused = appliance("backup", tmp_path / "typo", tmp_path / "target")
+    assert refused.code == 1
+    assert f"{tmp_path / 'typo'}: no such directory" in refused.errors
+    assert list(tmp_path.iterdir()) == []

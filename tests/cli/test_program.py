@@ -103,6 +103,17 @@ def test_wrong_use_ends_with_2_and_no_traceback(arguments: list[str]) -> None:
     assert told.errors.strip(), "something is said"
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(("topcs", "list"), "topics"), (("topics", "lst"), "list"), (("xyzzy",), None)]
+)
+def test_wrong_command_names_the_nearest(typed: tuple[str, ...], meant: str | None) -> None:
+    refused = appliance(*typed)
+    assert refused.code == 2
+    last = refused.errors.splitlines()[-1]
+    assert last.startswith("Error: No such command")
+    assert last.endswith(f"Did you mean {meant!r}?" if meant is not None else "'xyzzy'.")
+
+
 def test_wrong_option_names_the_nearest_in_one_line() -> None:
     told = appliance("serve", "--set", "network.procesess=1")
     assert told.errors == (

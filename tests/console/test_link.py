@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from appliance.console.kafka_link import BrokerFault, Link, exchange, not_done
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.metadata import MetadataRequest
+from appliance.protocol.apis.topic_selector import TopicSelector
 from tests.support.wire import PATIENCE_S
 
 FRAME = b"\0\0\0\4\0\0\0\1"
@@ -84,3 +87,12 @@ def test_an_idle_connection_that_the_broker_has_closed_does_not_fail_a_change(sl
     slots.peers[0].shutdown(socket.SHUT_RDWR)
     assert ask(link, slot=2) == FRAME
     assert slots.connected == [2, 2]
+
+
+def test_a_text_that_no_request_can_hold_is_refused_and_no_defect(slots: Slots) -> None:
+    link = Link(slots, None)  # type: ignore[arg-type]
+    body = MetadataRequest((TopicSelector("x" * 40_000),))
+    with pytest.raises(BrokerFault, match="nothing was sent: a string of 40000 bytes does not fit") as caught:
+        link.ask(ApiKey.METADATA, 12, body)
+    assert not caught.value.is_sent
+    assert slots.connected == []

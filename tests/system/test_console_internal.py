@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -19,14 +19,9 @@ from playwright.sync_api import expect
 from tests.cli.command import appliance
 from tests.schemas.samples import ORDER_AVSC, confluent_avro, confluent_protobuf, order_descriptors
 from tests.support.browser import Window
+from tests.system.console_records import GROUP, LATER, ORDERS, TRACE, dead_letters, fill
 from tests.system.console_scene import HOSTILE, PATIENCE_S, READER, Console, opened
 from tests.system.raw import wait_until
-
-ORDERS: Final = "orders"
-LATER: Final = "later"
-GROUP: Final = "billing"
-TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
-FAR_MS: Final = 86_400_000
 
 
 @pytest.fixture(scope="module")
@@ -42,92 +37,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         "default.replication.factor": 3,
     }
     with opened(home, slots=3, **more) as console:
-        watched = {
-            "audit.enable": "true",
-            "audit.headers": "true",
-            "audit.bucket.ms": "60000",
-            "trace.enable": "true",
-        }
-        console.create(ORDERS, 1, 3, configs=watched)
-        console.create(LATER, 2, 3, configs={"delivery.delay.enable": "true"})
-        audited(console)
-        delayed(console)
-        dead(console)
+        fill(console, HOSTILE)
         yield console
-
-
-def audited(console: Console) -> None:
-    """Records of one client, with one that is missing and one that is doubled, consumed by a group; one is traced."""
-    headers: list[list[tuple[str, bytes]]] = [
-        [("audit.id", b"till:%d" % number)] for number in (0, 1, 2, 4, 4, 5)
-    ]
-    headers[0].append(("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode()))
-    console.produce(ORDERS, [{"value": HOSTILE, "headers": each} for each in headers])
-    consumer = Consumer(
-        {
-            "bootstrap.servers": console.broker.address,
-            "group.id": GROUP,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([ORDERS])
-    read = 0
-    until_s = time.monotonic() + PATIENCE_S
-    while read < len(headers):
-        assert time.monotonic() < until_s
-        read += len([each for each in consumer.consume(10, 0.2) if each.error() is None])
-    consumer.commit(asynchronous=False)
-    consumer.poll(0.3)
-    consumer.close()
-
-
-def delayed(console: Console) -> None:
-    """Records that are due tomorrow, two of them under one id."""
-    due = str(int(time.time() * 1000) + FAR_MS).encode()
-    console.produce(
-        LATER,
-        [
-            {
-                "key": f"k{number}",
-                "value": HOSTILE,
-                "partition": number % 2,
-                "headers": [("delivery.at", due), ("delivery.id", f"id-{min(number, 3)}".encode())],
-            }
-            for number in range(5)
-        ],
-    )
-
-
-def dead(console: Console) -> None:
-    """Three dead letters of a group."""
-    found = appliance("retries", "enable", GROUP, ORDERS, "-b", console.broker.address, "--json")
-    retry = json.loads(found.succeeded().text)["retry_topic"]
-    console.produce(
-        retry,
-        [
-            {
-                "key": f"dead-{number}",
-                "value": f"cannot be processed {HOSTILE}",
-                "headers": [
-                    ("retry.topic", ORDERS.encode()),
-                    ("retry.partition", b"0"),
-                    ("retry.offset", b"%d" % number),
-                    ("retry.exception", b"ValueError" if number else b"KeyError"),
-                    ("retry.reason", HOSTILE.encode()),
-                    ("retry.dead", b"true"),
-                ],
-            }
-            for number in range(3)
-        ],
-    )
-    wait_until(lambda: len(dead_letters(console)) == 3, "the records are dead letters")
-
-
-def dead_letters(console: Console) -> list[dict[str, Any]]:
-    shown = appliance("dead-letters", "list", GROUP, ORDERS, "-b", console.broker.address, "--json")
-    found: list[dict[str, Any]] = json.loads(shown.succeeded().text)
-    return found
 
 
 OF: Final = f"group={GROUP}&topic={ORDERS}"
