@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test-systemd compiled pure wheels deb test-packages build compiled-build system-a-c system-d-k system-l-r system-s-z crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
+.PHONY: help run test-systemd compiled pure wheels deb test-packages build compiled-build system-a-c system-d-k system-l-r system-s-z system-waits crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-waits unit-native unit-control unit-rooms unit-spark system clients clients-a-j clients-k-z judges java-archive reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,19 +74,32 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 # Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,access audit config control/coordinator delivery log properties protocol requests sasl services)
 
-# Of these and of a few more what takes longest is left out: tests of properties, and what is marked slow.
+# `make quick`: what one wants to know after each small change. Left out is what tries every crash of a long script or
+# hundreds of examples of its own, reads the whole tree, forks for each test, or starts a JVM.
+# tests/architecture/test_quick.py keeps both lists honest.
 QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed delivery log protocol services)
+QUICK_LEFT_OUT := $(addprefix tests/,architecture/test_no_import_circles.py config/test_principal_rules.py \
+	$(addprefix control/coordinator/,test_compacted_transactions.py test_transaction_crashes.py test_transactional_offsets.py) \
+	delayed/test_purgatory_process.py \
+	$(addprefix log/,test_every_write.py test_failing_cuts.py test_only_segment.py test_shares.py) \
+	services/test_exact_lane.py)
 
 # Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
 # sources as they are.
 SHIPPED  := $(addprefix tests/,checker clients crash spark system)
 COMPILED := scripts/on-compiled.sh $(PYTEST) --import-mode=append
 
+# Of these the time passes in windows of quotas, lives of tokens and timeouts, with the processors idle. In the gate they
+# run beside the parts that are counted.
+SYSTEM_WAITS := $(addprefix tests/system/test_,oauthbearer.py quotas.py sasl.py tls.py)
+UNIT_WAITS   := tests/native/test_quotas.py tests/control/keys tests/control/test_supervisor_systemd.py
+
 # The system tests wait for most of their time. They are several targets, so that these can run side by side, or alone.
-SYSTEM_A_C := $(wildcard tests/system/test_[a-c]*.py)
-SYSTEM_D_K := $(wildcard tests/system/test_[d-k]*.py)
-SYSTEM_L_R := $(wildcard tests/system/test_[l-r]*.py)
-SYSTEM_S_Z := $(filter-out $(SYSTEM_A_C) $(SYSTEM_D_K) $(SYSTEM_L_R),$(wildcard tests/system/test_*.py))
+SYSTEM_REST := $(filter-out $(SYSTEM_WAITS),$(wildcard tests/system/test_*.py))
+SYSTEM_A_C := $(filter $(wildcard tests/system/test_[a-c]*.py),$(SYSTEM_REST))
+SYSTEM_D_K := $(filter $(wildcard tests/system/test_[d-k]*.py),$(SYSTEM_REST))
+SYSTEM_L_R := $(filter $(wildcard tests/system/test_[l-r]*.py),$(SYSTEM_REST))
+SYSTEM_S_Z := $(filter-out $(SYSTEM_A_C) $(SYSTEM_D_K) $(SYSTEM_L_R),$(SYSTEM_REST))
 
 # Two halves of the client tests, for the gate; `clients` runs both, or one client's.
 CLIENTS_A_J := $(wildcard tests/clients/test_[a-j]*.py)
@@ -103,7 +116,8 @@ STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 # Several parts at a time (`scripts/side_by_side.py`), on two cores. Each run of pytest has ports and directories of its own.
 # Steps 2 and 3 compute and have no bounds on time to keep: checks, the tests that wait for nothing, installations by pip,
 # and the clients and Spark, each with a broker of its own. The parts of step 4 keep bounds, use half a core each
-# and wait for the rest of their time: three at a time, and nothing that computes runs beside them. Longest first.
+# and wait for the rest of their time: three at a time, and nothing that computes runs beside them. Longest first. Beside
+# them run the tests that do little but wait.
 SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
 
 test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 30 minutes
@@ -114,7 +128,7 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	$(call STEP,3 of 4,the Kafka clients and Spark beside installations and the unit tests without processes)
 	$(SIDE_BY_SIDE) --at-once 3 unit-pure clients-k-z unit-spark clients-a-j installation
 	$(call STEP,4 of 4,the system and the unit tests with processes and the crash and checker tests)
-	$(SIDE_BY_SIDE) --at-once 3 system-s-z system-l-r unit-native system-a-c system-d-k unit-control unit-rooms crash
+	$(SIDE_BY_SIDE) --at-once 3 --beside "system-waits unit-waits" system-s-z system-l-r unit-native system-a-c system-d-k unit-control unit-rooms crash
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -172,22 +186,26 @@ compiles: $(VENV)/.installed-test
 
 unit: unit-pure unit-processes installation ## the unit tests, on the sources as they are
 
-quick: $(VENV)/.installed-test ## unit tests that need no process, in about a minute; not part of the gate
-	$(PYTEST) -q -x -m "not slow" $(QUICK_ROOMS)
+# Two processes, and few examples of each property: the gate tries all of them.
+quick: $(VENV)/.installed-test ## 4,200 unit tests that need no broker and no JVM, in 45 seconds; after each small change
+	$(PYTEST) -q -x -n 2 --dist worksteal --hypothesis-profile=quick -m "not slow" $(QUICK_ROOMS) $(addprefix --ignore=,$(QUICK_LEFT_OUT))
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
 
-unit-processes: unit-native unit-control unit-rooms
+unit-processes: unit-native unit-control unit-rooms unit-waits
 
 unit-native: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/native --ignore=$(CLIENT_WHEEL)
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/native $(addprefix --ignore=,$(CLIENT_WHEEL) $(UNIT_WAITS))
 
 unit-control: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/control $(addprefix --ignore=,$(PURE))
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/control $(addprefix --ignore=,$(PURE) $(UNIT_WAITS))
 
 unit-rooms: judges
 	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE) $(LARGE_ROOMS) tests/installation)
+
+unit-waits: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(UNIT_WAITS)
 
 installation: judges ## each kind of installation, made by pip
 	$(PYTEST) -q -m "not slow" tests/installation $(CLIENT_WHEEL)
@@ -212,6 +230,9 @@ system-l-r: judges
 
 system-s-z: judges
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_S_Z)
+
+system-waits: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_WAITS)
 
 crash: judges ## the crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/crash tests/checker

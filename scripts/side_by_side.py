@@ -1,9 +1,10 @@
 """Run steps of the gate side by side, each with its output kept apart.
 
-usage: scripts/side_by_side.py [--at-once N] "check unit-spark" "unit-pure clients"
+usage: scripts/side_by_side.py [--at-once N] [--beside "system-waits unit-waits"] "check unit-spark" "unit-pure clients"
 
 Each argument is a lane: targets of the Makefile that run one after the other. The lanes run at the same time, or N of
 them: then the next step is the first one that waits, by the order of the lanes, so the longest belong to the front.
+A lane that is `--beside` begins at once and is not counted: it is for steps that leave the processors to the others.
 
     a step ends well      its output is printed whole, under a headline with its time
     a step fails          one line says so at once; its output is printed at the end, behind all others. No further step
@@ -116,10 +117,13 @@ class Step:
 class Lanes:
     """The steps that wait, run and have failed."""
 
-    def __init__(self, lanes: Sequence[Sequence[str]], *, at_once: int) -> None:
+    def __init__(
+        self, lanes: Sequence[Sequence[str]], *, at_once: int, beside: Sequence[Sequence[str]] = ()
+    ) -> None:
         self.is_interrupted = False
         self._at_once = at_once
-        self._waiting = [list(lane) for lane in lanes]
+        self._beside = range(len(beside))
+        self._waiting = [list(lane) for lane in (*beside, *lanes)]
         self._running: dict[int, Step] = {}
         self._failed: list[Step] = []
 
@@ -149,7 +153,8 @@ class Lanes:
 
     def _begin(self) -> None:
         for number, lane in enumerate(self._waiting):
-            has_place = len(self._running) < self._at_once and number not in self._running
+            counted = sum(each not in self._beside for each in self._running)
+            has_place = number not in self._running and (number in self._beside or counted < self._at_once)
             if has_place and lane and not self._failed:
                 self._running[number] = Step.begun(lane.pop(0))
 
@@ -198,12 +203,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--at-once", type=int, metavar="N", help="run so many lanes at a time; all by default"
     )
+    parser.add_argument(
+        "--beside", action="append", default=[], metavar="LANE", help="a lane that is not counted as one of N"
+    )
     asked = parser.parse_args(arguments)
     lanes = [lane.split() for lane in asked.lanes]
+    beside = [lane.split() for lane in asked.beside]
     at_once = len(lanes) if asked.at_once is None else asked.at_once
-    if not all(lanes) or at_once < 1:
+    if not all(lanes) or not all(beside) or at_once < 1:
         parser.error("a lane without a target, or none at once")
-    steps = Lanes(lanes, at_once=at_once)
+    steps = Lanes(lanes, at_once=at_once, beside=beside)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, steps.interrupt)
     return steps.run()

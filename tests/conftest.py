@@ -27,10 +27,11 @@ if os.environ.get("TESTED_BUILD", build()) != build():
 __all__ = ["pytest_collection_modifyitems", "pytest_sessionstart", "pytest_terminal_summary"]
 
 # The gate tries the same examples each time, so that what it says is about the change; `make test-all` looks for new
-# ones. How long one takes is the machine's affair in both.
+# ones, and `make quick` tries few. How long one takes is the machine's affair in all of them.
 _ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _ANY_PACE, derandomize=True)
 settings.register_profile("explore", _ANY_PACE)
+settings.register_profile("quick", settings.get_profile("gate"), max_examples=10)
 settings.load_profile("gate")
 
 # Logs that a test gives up, as a killed process would, keep their descriptors until the run ends: on a machine

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from appliance.journal_catalog import EXPLANATIONS, message_id
 from appliance.journal_events import EVENTS, RESERVED
 from scripts.log_catalog import catalog
-from scripts.log_lines import ROOT, TABLE_MARK, logged_lines, page
+from scripts.log_lines import ROOT, TABLE_MARK, LoggedLine, logged_lines, page
 
 _NAME = re.compile(r"[a-z]+(-[a-z]+)*")
 _FIELD = re.compile(r"[a-z]+(_[a-z]+)*")
 _SECRETS = re.compile(r"password|secret_value|stored_key|token_hmac|record_value|record_key")
 
 
-def test_every_line_of_the_sources_is_an_event_with_as_many_values() -> None:
+@pytest.fixture(scope="module")
+def logged() -> list[LoggedLine]:
+    """Every line of the sources, looked for once."""
+    return list(logged_lines())
+
+
+def test_every_line_of_the_sources_is_an_event_with_as_many_values(logged: list[LoggedLine]) -> None:
     events = {event.template: event for event in EVENTS}
-    lines = [line for line in logged_lines() if line.template is not None]
+    lines = [line for line in logged if line.template is not None]
     assert len(lines) > 150, "the search has found the lines"
     missing = [f"{line.place}: {line.template!r}" for line in lines if line.template not in events]
     assert not missing, "add these to appliance/journal_control_events.py or journal_log_events.py: " + str(
@@ -30,8 +38,8 @@ def test_every_line_of_the_sources_is_an_event_with_as_many_values() -> None:
     assert not wrong
 
 
-def test_every_event_is_logged_somewhere() -> None:
-    templates = {line.template for line in logged_lines()}
+def test_every_event_is_logged_somewhere(logged: list[LoggedLine]) -> None:
+    templates = {line.template for line in logged}
     texts = "\n".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "appliance").rglob("*.py")

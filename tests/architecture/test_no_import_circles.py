@@ -7,7 +7,7 @@ and not from a reader: neither file can be understood, tested or moved without t
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,10 +25,21 @@ def modules_of(tree: Path, packages: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement of a module, also within others. An import is one, so nobody has to look into expressions."""
+    for each in getattr(node, "body", ()):
+        yield each
+        yield from statements(each)
+    for part in ("orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, part, ()):
+            yield each
+            yield from statements(each)
+
+
 def imports_of(name: str, modules: Mapping[str, Path]) -> set[str]:
     """Which of `modules` the module imports, at its head or within a function."""
-    imported = set()
-    for node in ast.walk(ast.parse(modules[name].read_text())):
+    imported: set[str] = set()
+    for node in statements(ast.parse(modules[name].read_bytes())):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

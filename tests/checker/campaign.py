@@ -49,6 +49,10 @@ COMPACTED: Final = "compacted"
 FIRST_COMMIT_S: Final = 120.0
 SETTLE_S: Final = 60.0
 TRANSACTIONS_PAUSE_S: Final = 0.1
+LONG_RUN_S: Final = 60.0
+LONG_TIMEOUT_MS: Final = 30_000
+SHORT_RUNS_TIMEOUT_MS: Final = 10_000
+"""`transaction.timeout.ms` at most: a run ends when the last transaction that was left open has timed out."""
 SEGMENT_BYTES: Final = 1 << 20  # as small as Kafka lets it be
 KEYS: Final = 300
 COORDINATED_PARTITIONS: Final = 8
@@ -270,7 +274,12 @@ def _transactions(broker: Appliance, plan: Plan, lanes: Lanes) -> TransactionWor
         _create_topic(broker, name, plan, {})
     ports = range(broker.port, broker.port + plan.slots)
     return TransactionWorkload(
-        ports, partitions=plan.partitions, seed=plan.seed, pause_s=TRANSACTIONS_PAUSE_S, lanes=lanes
+        ports,
+        partitions=plan.partitions,
+        seed=plan.seed,
+        pause_s=TRANSACTIONS_PAUSE_S,
+        timeout_max_ms=LONG_TIMEOUT_MS if plan.duration_s >= LONG_RUN_S else SHORT_RUNS_TIMEOUT_MS,
+        lanes=lanes,
     )
 
 

@@ -551,6 +551,7 @@ class TransactionWorkload:
     Args:
         ports: where the brokers listen.
         pause_s: of each writer between two transactions, on average.
+        timeout_max_ms: the longest `transaction.timeout.ms` of a producer.
         lanes: of the writers and copiers that are a library's, and of a reader; none for librdkafka.
     """
 
@@ -561,6 +562,7 @@ class TransactionWorkload:
         partitions: int,
         seed: int,
         pause_s: float = 0.05,
+        timeout_max_ms: int = 30_000,
         lanes: Lanes | None = None,
     ) -> None:
         lanes = lanes or Lanes()
@@ -587,11 +589,11 @@ class TransactionWorkload:
         def library(name: str) -> Callable[[int], Producer]:
             place = at(name)
             if place is not None:
-                return lambda timeout_ms: NativeTransactionalProducer(place, name, timeout_ms=timeout_ms)
-            return lambda timeout_ms: LibraryProducer(self._addresses, name, timeout_ms=timeout_ms)
+                return lambda ms: NativeTransactionalProducer(place, name, timeout_ms=min(ms, timeout_max_ms))
+            return lambda ms: LibraryProducer(self._addresses, name, timeout_ms=min(ms, timeout_max_ms))
 
         def raw(name: str, protocol: int) -> Callable[[int], Producer]:
-            return lambda timeout_ms: RawProducer(ports, name, protocol=protocol, timeout_ms=timeout_ms)
+            return lambda ms: RawProducer(ports, name, protocol=protocol, timeout_ms=min(ms, timeout_max_ms))
 
         def chance(name: str) -> random.Random:
             return random.Random(f"{seed} {name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -54,8 +55,9 @@ def shape_of(api: ApiKey, kind: str) -> type:
     return shape
 
 
+@cache
 def messages(api: ApiKey, version: int, kind: str) -> st.SearchStrategy[Any]:
-    """Any message of this API and version that the version can say in full."""
+    """Any message of this API and version that the version can say in full. Kept: Hypothesis validates each once."""
     structure = structure_of(api, version, response=kind == "Response")
     return _shapes(structure, shape_of(api, kind))
 

@@ -75,7 +75,17 @@ def test_so_many_lanes_run_at_once_and_the_next_one_begins_when_one_ends(tmp_pat
     assert order == sorted(order), "the first lane waits for what the last one does"
 
 
-@pytest.mark.parametrize("lanes", [[], [""], ["one", " "], ["--at-once", "0", "one"]])
+def test_a_lane_beside_the_others_begins_at_once_and_takes_no_place(tmp_path: Path) -> None:
+    # `one` ends when `two` has run. As one of the lanes that are counted it would keep `two` waiting for ever.
+    code, output = ran(tmp_path, "--at-once", "1", "--beside", "one three", "two", "three")
+    assert code == 0
+    assert output.count("one: passed") == output.count("two: passed") == 1
+    assert output.count("three: passed") == 2
+
+
+@pytest.mark.parametrize(
+    "lanes", [[], [""], ["one", " "], ["--at-once", "0", "one"], ["--beside", "", "one"]]
+)
 def test_lanes_that_make_no_sense_are_refused(tmp_path: Path, lanes: list[str]) -> None:
     code, output = ran(tmp_path, *lanes)
     assert code == 2

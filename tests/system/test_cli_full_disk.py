@@ -72,7 +72,7 @@ def test_produce_says_at_once_why_a_full_disk_takes_nothing_and_goes_on_with_roo
                 assert "disk is full" in shown
             given_up = appliance(
                 *("produce", TOPIC, "-b", broker.address, "--whole", "--acks", 1),
-                *("-X", "message.timeout.ms=6000"),
+                *("-X", "message.timeout.ms=4000"),
                 given=bytes(900_000),
             )
             assert given_up.code == 1

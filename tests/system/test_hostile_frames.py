@@ -35,9 +35,20 @@ LASTING_GROWTH_BYTES = 48 * MIB
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    """One appliance for the file; at its end no process was restarted, and none wrote a traceback."""
+    """For the tests that look for no line."""
+    yield from running(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    """For the tests that look for a line. A process leaves out what comes after 100 lines of a kind in 10 s."""
+    yield from running(tmp_path_factory.mktemp("watched"))
+
+
+def running(home: Path) -> Iterator[Appliance]:
+    """An appliance for the file; at its end no process was restarted, and none wrote a traceback."""
     appliance = Appliance(
-        tmp_path_factory.mktemp("hostile") / "data",
+        home / "data",
         settings={"socket.request.max.bytes": FRAME_BYTES_MAX, "network.closed.lines.per.minute": 1_000_000},
     )
     appliance.start()
@@ -60,10 +71,10 @@ def outcome(broker: Appliance, frame: bytes) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("file", INVALID, ids=lambda file: file.stem)
-def test_invalid_frame_of_the_corpus_ends_as_written_beside_it(broker: Appliance, file: Path) -> None:
+def test_invalid_frame_of_the_corpus_ends_as_written_beside_it(watched: Appliance, file: Path) -> None:
     verdict, why = file.with_suffix(".txt").read_text().strip().split(": ", 1)
-    lines = Lines(broker)
-    how, answer = outcome(broker, from_hex(file.read_text()))
+    lines = Lines(watched)
+    how, answer = outcome(watched, from_hex(file.read_text()))
     if verdict == "refused":
         name = why.split(":", 1)[0]
         assert how == "answered"
@@ -73,15 +84,15 @@ def test_invalid_frame_of_the_corpus_ends_as_written_beside_it(broker: Appliance
         wait_until(lambda: bool(lines.containing(" closed: ")), f"a line that says why ({why})")
         (line,) = lines.containing(" closed: ")
         assert "are still to come" in why or why in line
-    assert answers_api_versions(broker.port, 30)
+    assert answers_api_versions(watched.port, 30)
 
 
 @pytest.mark.parametrize("file", VALID, ids=lambda file: file.stem)
-def test_valid_frame_of_the_corpus_is_answered(broker: Appliance, file: Path) -> None:
+def test_valid_frame_of_the_corpus_is_answered(watched: Appliance, file: Path) -> None:
     frame = from_hex(file.read_text())
     header, request = parsed(frame)
-    lines = Lines(broker)
-    with WireSocket(broker.port) as connection:
+    lines = Lines(watched)
+    with WireSocket(watched.port) as connection:
         connection.send(frame)
         if not (header.api_key == ApiKey.PRODUCE and request.acks == 0):
             assert struct.unpack_from(">i", connection.read_frame()) == (header.correlation_id,)
@@ -115,10 +126,10 @@ def test_unknown_version_of_api_versions_is_answered_in_v0(broker: Appliance, ve
 
 
 @pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 56, 999, 32767])
-def test_unknown_api_closes_the_connection_with_one_line(broker: Appliance, key: int) -> None:
-    lines = Lines(broker)
+def test_unknown_api_closes_the_connection_with_one_line(watched: Appliance, key: int) -> None:
+    lines = Lines(watched)
     header = struct.pack(">hhi", key, 0, 1) + nullable_string("stranger")
-    how, answer = outcome(broker, struct.pack(">i", len(header)) + header)
+    how, answer = outcome(watched, struct.pack(">i", len(header)) + header)
     assert (how, answer) == ("closed", b"")
     wait_until(lambda: len(lines.containing("is not served")) == 1, "one line")
 
@@ -131,13 +142,13 @@ def test_version_out_of_range_closes_the_connection(broker: Appliance, key: int)
         assert outcome(broker, struct.pack(">i", len(header)) + header) == ("closed", b"")
 
 
-def test_what_a_client_names_itself_cannot_forge_a_line(broker: Appliance) -> None:
-    lines = Lines(broker)
+def test_what_a_client_names_itself_cannot_forge_a_line(watched: Appliance) -> None:
+    lines = Lines(watched)
     header = struct.pack(">hhi", ApiKey.METADATA, 1, 1) + nullable_string(
         "a\nERROR supervisor: all is lost\x1b[2J"
     )
     frame = header + struct.pack(">i", 1 << 30)
-    assert outcome(broker, struct.pack(">i", len(frame)) + frame)[0] == "closed"
+    assert outcome(watched, struct.pack(">i", len(frame)) + frame)[0] == "closed"
     wait_until(lambda: bool(lines.containing(" closed: ")), "the line")
     assert [line for line in lines.new() if line.startswith("ERROR") or "\x1b" in line] == []
 
@@ -152,12 +163,12 @@ def test_what_was_asked_before_a_malformed_frame_is_answered(broker: Appliance) 
         assert connection.ends_without_an_answer()
 
 
-def test_flood_of_tagged_fields_in_the_header_is_refused_unread(broker: Appliance) -> None:
+def test_flood_of_tagged_fields_in_the_header_is_refused_unread(watched: Appliance) -> None:
     header = struct.pack(">hhi", ApiKey.METADATA, 12, 1) + nullable_string(None)
     fields = b"\x00\x00" * ((FRAME_BYTES_MAX - 100) // 2)
     frame = header + b"\x90\xa1\x0f" + fields
-    lines = Lines(broker)
-    assert outcome(broker, struct.pack(">i", len(frame)) + frame) == ("closed", b"")
+    lines = Lines(watched)
+    assert outcome(watched, struct.pack(">i", len(frame)) + frame) == ("closed", b"")
     wait_until(lambda: bool(lines.containing("tagged fields")), "a line about tagged fields")
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,30 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         scene.broker.stop()
 
 
+BUSY_S = 7
+USERS = ("plain", "alice")
+
+
+@pytest.fixture(scope="module")
+def busy(scene: Scene) -> Iterator[dict[tuple[str, bool], Future[None]]]:
+    """The producers of all tests of this kind, at the same time: each would wait for as long alone."""
+    with ThreadPoolExecutor(2 * len(USERS)) as pool:
+        yield {
+            (user, tls): pool.submit(produces_and_loses_nothing, scene, user, tls=tls)
+            for user in USERS
+            for tls in (False, True)
+        }
+
+
 @pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("user", ["plain", "alice"])
-def test_a_busy_producer_authenticates_again_and_loses_nothing(scene: Scene, user: str, tls: bool) -> None:
+@pytest.mark.parametrize("user", USERS)
+def test_a_busy_producer_authenticates_again_and_loses_nothing(
+    busy: dict[tuple[str, bool], Future[None]], user: str, tls: bool
+) -> None:
+    busy[user, tls].result()
+
+
+def produces_and_loses_nothing(scene: Scene, user: str, *, tls: bool) -> None:
     """Its session lasts 2 s, and it works for 7 s on one connection."""
     topic = f"again-{user}-{tls}"
     create(scene.broker, topic, 1, replicas=1)
@@ -119,7 +141,7 @@ def test_a_busy_producer_authenticates_again_and_loses_nothing(scene: Scene, use
     failures: list[object] = []
     options = scene.options(user, tls=tls, error_cb=errors.append, **{"linger.ms": 1})
     producer = Producer(options)
-    ends, sent = time.monotonic() + 7, 0
+    ends, sent = time.monotonic() + BUSY_S, 0
     while time.monotonic() < ends:
         producer.produce(topic, b"%d" % sent, on_delivery=lambda error, _: failures.append(error))
         producer.poll(0.002)
