@@ -150,6 +150,7 @@ HOT_MODULES = (
     "appliance/requests/segment_files.py",
     "appliance/requests/session.py",
     "appliance/requests/topic_routes.py",
+    "appliance/requests/traffic.py",
     "appliance/requests/worker_lines.py",
     "appliance/services/batches.py",
     "appliance/services/deliveries.py",
