@@ -32,7 +32,6 @@ from appliance_client.errors import (
     ClientError,
     ClosedError,
     IllegalStateError,
-    SerializationError,
     TimedOutError,
 )
 from appliance_client.handing_back import AsyncHandBack
@@ -107,10 +106,7 @@ class Producer:
         if known is None:
             known = await self._learn(name)
         is_free = partition is None
-        if partition is None:
-            partition = self._pipeline.partition(known, key)
-        elif not 0 <= partition < len(known.leaders):
-            raise SerializationError(f"{name} has partitions 0 to {len(known.leaders) - 1}, not {partition}")
+        partition = self._pipeline.partition(known, key, partition)
         future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
         if wake:
             self._io.kick()
