@@ -292,11 +292,13 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
         self._io.check()
+        self._take_back()
         self._consumer.assign([TopicPartition(*each) for each in partitions])
         self._io.kick()
 
     async def unsubscribe(self) -> None:
         """Give everything up and leave the group."""
+        self._take_back()
         await self._io.call(self._consumer.unsubscribe(), None, "unsubscribe")
 
     def assignment(self) -> set[TopicPartition]:
@@ -324,6 +326,7 @@ class Consumer:
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, as soon as there are any; an empty dict after `timeout_ms`."""
+        self._take_back()
         most = self._options.max_poll_records if max_records is None else max_records
         records = await self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
@@ -336,6 +339,7 @@ class Consumer:
     ) -> Any:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
         self._consumer.refuse_columns()
+        self._take_back()
         if self._columns is None:
             self._columns = await asyncio.to_thread(
                 reader_and_schema, self._consumer.fetching, check_crcs=self._options.check_crcs
@@ -386,9 +390,7 @@ class Consumer:
                 await dead[0].dead(REASON)
                 del dead[0]
             await self._io.call(self._consumer.mark(plan.marks), None, "mark")
-        except (
-            BaseException
-        ):  # cancelled, for example: the application gets nothing, so nothing may be committed
+        except BaseException:  # cancelled, for example: the application gets nothing, so commit nothing
             self._consumer.put_back(plan, dead)
             raise
         return plan.given
@@ -455,7 +457,7 @@ class Consumer:
         """Go on reading at `offset`."""
         at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         self._reading(partition).seek(at.offset, at.leader_epoch)
-        self._consumer.sought(partition)
+        self._sought(partition)
         self._io.kick()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -469,8 +471,12 @@ class Consumer:
     def _seek_all(self, places: Iterable[TopicPartition], where: str) -> None:
         for place in tuple(places) or tuple(self._consumer.fetching.readings):
             self._reading(place).seek_to(where)
-            self._consumer.sought(place)
+            self._sought(place)
         self._io.kick()
+
+    def _sought(self, place: TopicPartition) -> None:
+        self._consumer.sought(place)
+        self._given = deque(each for each in self._given if (each.topic, each.partition) != place)
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record; waits until it is known."""
@@ -533,6 +539,12 @@ class Consumer:
             found.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         return found
 
+    def _take_back(self) -> None:
+        """Have what the iterator has taken and not given be read again."""
+        for place, offset in self._not_given().items():
+            self._consumer.give_back(place, offset)
+        self._given.clear()
+
     async def committed(
         self, *partitions: TopicPartition, timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -549,8 +561,7 @@ class Consumer:
         """Commit (with enable.auto.commit), leave the group and close the sockets."""
         if self._closed:
             return
-        for place, offset in self._not_given().items():
-            self._consumer.give_back(place, offset)
+        self._take_back()
         self._closed = True
         self._news.set()
         try:

@@ -258,8 +258,8 @@ class Producer:
             future = self._offer(topic, value, key, partition, timestamp_ms)
             if future is not None:
                 return future
-        if self._closed or self._io.forked or self._io.ended.is_set():
-            self._io.check()
+        self._io.check()
+        if self._closed:
             raise ClosedError("the producer is closed")
         name, key, value, kept, partition, time_ms, told = self._pipeline.prepare(
             topic, value, key, headers, partition, timestamp_ms
