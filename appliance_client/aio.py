@@ -6,8 +6,7 @@
         sent = await producer.send("greetings", b"hello")   # waits only where buffer.memory is full
         print(await sent)                                   # acknowledged
 
-A client belongs to the loop that it was made on. Callbacks and interceptors run on the loop; a listener's methods may
-be coroutines.
+A client belongs to its loop. Callbacks and interceptors run on the loop; a listener's methods may be coroutines.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ from appliance_client.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    offset_of,
 )
 
 __all__ = ["Consumer", "ParallelConsumer", "Producer"]
@@ -455,7 +455,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
-        at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        at = offset_of(offset)
         self._reading(partition).seek(at.offset, at.leader_epoch)
         self._sought(partition)
         self._io.kick()

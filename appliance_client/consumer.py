@@ -31,6 +31,7 @@ from appliance_client.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    offset_of,
 )
 
 T = TypeVar("T")
@@ -314,7 +315,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
-        at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        at = offset_of(offset)
         self._change(lambda: self._seek(partition, at))
 
     def _seek(self, place: TopicPartition, at: OffsetAndMetadata) -> None:
@@ -435,10 +436,7 @@ class Consumer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
         if offsets is not None:
-            return {
-                TopicPartition(*place): OffsetAndMetadata(each) if isinstance(each, int) else each
-                for place, each in offsets.items()
-            }
+            return {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
         if not self._not_given:
             return None
         # The iterator has taken more than it has given: its partitions stand where it has come to.

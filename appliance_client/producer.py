@@ -33,7 +33,13 @@ from appliance_client.options import INT64_MAX, ProducerOptions, options_of
 from appliance_client.partitioners import Sticky, partitioner_of
 from appliance_client.sender import Sender
 from appliance_client.thread import IoThread
-from appliance_client.values import GroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from appliance_client.values import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+    offset_of,
+)
 
 logger = logging.getLogger("appliance_client")
 
@@ -455,10 +461,7 @@ def offsets_and_group(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
     """What callers may write shorter: an offset alone, a group id alone."""
-    listed = {
-        TopicPartition(*place): OffsetAndMetadata(each) if isinstance(each, int) else each
-        for place, each in offsets.items()
-    }
+    listed = {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
     return listed, GroupMetadata(group) if isinstance(group, str) else group
 
 

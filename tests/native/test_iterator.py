@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from appliance_client import Admin, Consumer, Producer, TopicPartition, aio
+from appliance_client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition, aio
+from appliance_client.errors import OptionError
 from tests.native.transports import served_on_all
 
 PATIENCE_S = 60.0
@@ -94,3 +95,16 @@ def test_the_asyncio_iterator_follows_a_seek_and_gives_the_rest_to_a_poll(addres
             return found, polled[place][0].offset
 
     assert asyncio.run(run()) == ([0, 15], 16)
+
+
+@pytest.mark.parametrize("offset", [-5, "5", 5.0, 2**63, None])
+def test_a_seek_or_commit_to_what_is_no_offset_is_refused(address: str, topic: str, offset: Any) -> None:
+    place = TopicPartition(topic, 0)
+    with Consumer(bootstrap_servers=address, group_id="offsets", enable_auto_commit=False) as consumer:
+        consumer.assign([place])
+        with pytest.raises(OptionError, match="no offset"):
+            consumer.seek(place, offset)
+        with pytest.raises(OptionError, match="no offset"):
+            consumer.commit({place: offset})
+        consumer.commit({place: OffsetAndMetadata(3, "a note")})
+        assert consumer.committed(place)[place] == OffsetAndMetadata(3, "a note")
