@@ -517,7 +517,7 @@ def headers_of(given: Any) -> Headers:
                 raise SerializationError(
                     f"headers: the name must be text and the value bytes or None, not {repr((name, content))[:200]}"
                 )
-            name.encode()
+            name.encode("utf-8", "surrogateescape")  # as a consumer decodes it
             kept.append((name, None if content is None else bytes(content)))
     except (TypeError, ValueError) as fault:
         raise SerializationError(f"headers: {fault}; give a dict, or pairs of a name and a value") from None

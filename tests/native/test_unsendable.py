@@ -110,3 +110,13 @@ def test_a_table_goes_to_the_partition_that_is_named_or_nowhere(
             producer.send_arrow(topic, pa.table({"value": ["a"]}), partition=partition)
         sent = producer.send_arrow(topic, pa.table({"value": ["a"] * 9}), partition=np.int64(3))  # type: ignore[arg-type]
         assert [place.partition for place in sent.get(PATIENCE_S)] == [3]
+
+
+def test_a_header_name_that_is_no_text_can_be_sent_on_as_it_was_read(places: dict[str, str]) -> None:
+    topic = create(places["tcp"], f"native-{os.getpid()}-{next(_numbers)}")
+    headers = (("\udcff", b"v"),)
+    with Producer(bootstrap_servers=places["tcp"]) as producer:
+        producer.send(topic, b"value", headers=headers, partition=0).get(PATIENCE_S)
+    with Consumer(bootstrap_servers=places["tcp"], auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert next(consumer).headers == headers
