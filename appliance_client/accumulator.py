@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from appliance_client.errors import TimedOutError
-from appliance_client.kernel import NO_HEADERS, RECORD_OVERHEAD_BYTES, Headers, Unsent
+from appliance_client.kernel import RECORD_OVERHEAD_BYTES, Headers, Unsent
 from appliance_client.values import RecordMetadata
 
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -447,14 +447,3 @@ class Accumulator:
 
 def _order(batch: Batch) -> tuple[float, int]:
     return (batch.created_s, batch.number)
-
-
-def headers_of(given: Any) -> Headers:
-    """Record headers as they are kept, from a dict or a sequence of (name, bytes or None)."""
-    if not given:
-        return NO_HEADERS
-    pairs: Any = given.items() if isinstance(given, dict) else given
-    kept: list[tuple[str, bytes | None]] = []
-    for name, content in pairs:
-        kept.append((str(name), None if content is None else bytes(content)))
-    return tuple(kept)

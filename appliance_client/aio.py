@@ -6,8 +6,7 @@
         sent = await producer.send("greetings", b"hello")   # waits only where buffer.memory is full
         print(await sent)                                   # acknowledged
 
-A client belongs to the loop that it was made on. Callbacks and interceptors run on the loop; a listener's methods may
-be coroutines.
+A client belongs to its loop. Callbacks and interceptors run on the loop; a listener's methods may be coroutines.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from appliance_client.errors import (
     ClientError,
     ClosedError,
     IllegalStateError,
-    SerializationError,
     TimedOutError,
 )
 from appliance_client.handing_back import AsyncHandBack
@@ -49,6 +47,7 @@ from appliance_client.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    offset_of,
 )
 
 __all__ = ["Consumer", "ParallelConsumer", "Producer"]
@@ -107,10 +106,7 @@ class Producer:
         if known is None:
             known = await self._learn(name)
         is_free = partition is None
-        if partition is None:
-            partition = self._pipeline.partition(known, key)
-        elif not 0 <= partition < len(known.leaders):
-            raise SerializationError(f"{name} has partitions 0 to {len(known.leaders) - 1}, not {partition}")
+        partition = self._pipeline.partition(known, key, partition)
         future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
         if wake:
             self._io.kick()
@@ -296,11 +292,13 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
         self._io.check()
+        self._take_back()
         self._consumer.assign([TopicPartition(*each) for each in partitions])
         self._io.kick()
 
     async def unsubscribe(self) -> None:
         """Give everything up and leave the group."""
+        self._take_back()
         await self._io.call(self._consumer.unsubscribe(), None, "unsubscribe")
 
     def assignment(self) -> set[TopicPartition]:
@@ -328,6 +326,7 @@ class Consumer:
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, as soon as there are any; an empty dict after `timeout_ms`."""
+        self._take_back()
         most = self._options.max_poll_records if max_records is None else max_records
         records = await self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
@@ -340,6 +339,7 @@ class Consumer:
     ) -> Any:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
         self._consumer.refuse_columns()
+        self._take_back()
         if self._columns is None:
             self._columns = await asyncio.to_thread(
                 reader_and_schema, self._consumer.fetching, check_crcs=self._options.check_crcs
@@ -390,9 +390,7 @@ class Consumer:
                 await dead[0].dead(REASON)
                 del dead[0]
             await self._io.call(self._consumer.mark(plan.marks), None, "mark")
-        except (
-            BaseException
-        ):  # cancelled, for example: the application gets nothing, so nothing may be committed
+        except BaseException:  # cancelled, for example: the application gets nothing, so commit nothing
             self._consumer.put_back(plan, dead)
             raise
         return plan.given
@@ -457,9 +455,9 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
-        at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        at = offset_of(offset)
         self._reading(partition).seek(at.offset, at.leader_epoch)
-        self._consumer.sought(partition)
+        self._sought(partition)
         self._io.kick()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -473,8 +471,12 @@ class Consumer:
     def _seek_all(self, places: Iterable[TopicPartition], where: str) -> None:
         for place in tuple(places) or tuple(self._consumer.fetching.readings):
             self._reading(place).seek_to(where)
-            self._consumer.sought(place)
+            self._sought(place)
         self._io.kick()
+
+    def _sought(self, place: TopicPartition) -> None:
+        self._consumer.sought(place)
+        self._given = deque(each for each in self._given if (each.topic, each.partition) != place)
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record; waits until it is known."""
@@ -537,6 +539,12 @@ class Consumer:
             found.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         return found
 
+    def _take_back(self) -> None:
+        """Have what the iterator has taken and not given be read again."""
+        for place, offset in self._not_given().items():
+            self._consumer.give_back(place, offset)
+        self._given.clear()
+
     async def committed(
         self, *partitions: TopicPartition, timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -553,8 +561,7 @@ class Consumer:
         """Commit (with enable.auto.commit), leave the group and close the sockets."""
         if self._closed:
             return
-        for place, offset in self._not_given().items():
-            self._consumer.give_back(place, offset)
+        self._take_back()
         self._closed = True
         self._news.set()
         try:

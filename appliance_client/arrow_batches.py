@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,6 +16,8 @@ from appliance_client.accumulator import Batch
 from appliance_client.errors import TimedOutError
 from appliance_client.kernel import Unsent, decode_records
 from appliance_client.values import RecordMetadata, TopicPartition
+
+logger = logging.getLogger("appliance_client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,10 @@ class ColumnsFuture:
             callbacks, self._callbacks = self._callbacks, []
         self._event.set()
         for each in callbacks:
-            each(self._result(), self._error)
+            try:
+                each(self._result(), self._error)
+            except Exception:
+                logger.exception("a callback of a sent table raised")
 
     def found(self, metadata: RecordMetadata, order: int, count: int) -> None:
         """A batch was acknowledged."""

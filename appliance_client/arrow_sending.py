@@ -34,6 +34,7 @@ from appliance_client.errors import (
     SerializationError,
 )
 from appliance_client.network import Topic
+from appliance_client.producer import checked_partition
 
 PIECE_BYTES: Final = 8 << 20
 PIECE_BYTES_MAX: Final = 64 << 20
@@ -74,7 +75,7 @@ class ColumnsToSend:
         self._pipeline = pipeline
         self._options = pipeline.options
         frame = Frame(table)
-        self._partition = partition if isinstance(partition, int) else None
+        self._partition: Any = None if isinstance(partition, str) else partition
         names = frame.names
         roles = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
         for role, name in roles.items():
@@ -104,8 +105,8 @@ class ColumnsToSend:
         """Look at every row. Nothing is kept of it, so that a large table is not in memory twice."""
         most = min(self._options.max_request_size, self._options.buffer_memory)
         count = len(topic.leaders)
-        if self._partition is not None and not 0 <= self._partition < count:
-            raise SerializationError(f"{topic.name} has partitions 0 to {count - 1}, not {self._partition}")
+        if self._partition is not None:
+            self._partition = checked_partition(topic, self._partition)
         row = 0
         for piece in self._pieces():
             largest = int(piece.sizes().max())

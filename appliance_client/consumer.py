@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -30,6 +31,7 @@ from appliance_client.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    offset_of,
 )
 
 T = TypeVar("T")
@@ -62,7 +64,7 @@ class Consumer:
             self._handing_back = HandBack(self._options, retry_topics, Producer, self._keep)
         self._woken = False
         self._poller: int | None = None
-        self._given: Iterator[ConsumerRecord] = iter(())
+        self._given: deque[ConsumerRecord] = deque()
         self._not_given: dict[TopicPartition, int] = {}
         self._columns: Any = None
         self._ends: dict[TopicPartition, int] = {}
@@ -89,10 +91,12 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
         listed = [TopicPartition(*each) for each in partitions]
+        self._take_back()
         self._change(lambda: self._consumer.assign(listed))
 
     def unsubscribe(self) -> None:
         """Give everything up and leave the group."""
+        self._take_back()
         self._io.call(self._consumer.unsubscribe(), None, "unsubscribe")
 
     def assignment(self) -> set[TopicPartition]:
@@ -132,6 +136,7 @@ class Consumer:
             CorruptRecordsError: fetched bytes fail their checksum. `seek` steps over them.
             BrokerError: the group or a topic may not be read.
         """
+        self._take_back()
         most = self._options.max_poll_records if max_records is None else max_records
         records = self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
@@ -151,6 +156,7 @@ class Consumer:
 
         schema = schema_of(columns)
         self._consumer.refuse_columns()
+        self._take_back()
         if self._columns is None:
             self._columns = ColumnsReader(
                 self._consumer.fetching, self._lock, check_crcs=self._options.check_crcs
@@ -273,7 +279,8 @@ class Consumer:
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for ever."""
         while True:
-            for record in self._given:
+            if self._given:
+                record = self._given.popleft()
                 self._not_given[TopicPartition(record.topic, record.partition)] = record.offset + 1
                 return record
             self._not_given.clear()
@@ -283,10 +290,20 @@ class Consumer:
                 polled = self.poll(1000)
             except ClosedError:
                 raise StopIteration from None
-            self._given = iter([record for records in polled.values() for record in records])
+            self._given.extend(record for records in polled.values() for record in records)
             for place, records in polled.items():
                 if records:  # an interceptor may leave nothing
                     self._not_given[place] = records[0].offset
+
+    def _take_back(self) -> None:
+        """Have what the iterator has taken and not given be read again: the application goes on without it."""
+        if self._given:
+            self._given.clear()
+            with self._lock:
+                for place, offset in self._not_given.items():
+                    self._consumer.give_back(place, offset)
+                self._core.touch()
+        self._not_given.clear()
 
     def wakeup(self) -> None:
         """From any thread: have a poll that waits return at once."""
@@ -298,12 +315,12 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
-        at = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        at = offset_of(offset)
         self._change(lambda: self._seek(partition, at))
 
     def _seek(self, place: TopicPartition, at: OffsetAndMetadata) -> None:
         self._reading(place).seek(at.offset, at.leader_epoch)
-        self._consumer.sought(place)
+        self._sought(place)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on where the log begins; of all assigned partitions where none is named."""
@@ -316,7 +333,12 @@ class Consumer:
     def _seek_all(self, places: Iterable[TopicPartition], where: str) -> None:
         for place in tuple(places) or tuple(self._consumer.fetching.readings):
             self._reading(place).seek_to(where)
-            self._consumer.sought(place)
+            self._sought(place)
+
+    def _sought(self, place: TopicPartition) -> None:
+        self._consumer.sought(place)
+        if self._not_given.pop(place, None) is not None:
+            self._given = deque(each for each in self._given if (each.topic, each.partition) != place)
 
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """The offset of the next record; waits until it is known."""
@@ -326,6 +348,8 @@ class Consumer:
             with self._lock:
                 self._check()
                 at = self._reading(partition).position
+                if self._given:  # the iterator has taken more than it has given
+                    at = self._not_given.get(partition, at)
             if at is not None:
                 return at
             if time.monotonic() > deadline_s:
@@ -412,10 +436,7 @@ class Consumer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
         if offsets is not None:
-            return {
-                TopicPartition(*place): OffsetAndMetadata(each) if isinstance(each, int) else each
-                for place, each in offsets.items()
-            }
+            return {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
         if not self._not_given:
             return None
         # The iterator has taken more than it has given: its partitions stand where it has come to.

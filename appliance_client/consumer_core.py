@@ -25,6 +25,7 @@ from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.key_order import KeyOrder
 from appliance_client.key_orders import KeyOrders
 from appliance_client.membership import Coordinator, Membership
+from appliance_client.network import checked_name
 from appliance_client.options import ConsumerOptions
 from appliance_client.ordered import Ordered
 from appliance_client.reading import Reading
@@ -114,7 +115,8 @@ class ConsumerCore:
             raise IllegalStateError("partitions are assigned by hand; unsubscribe first")
         if self.coordinator is None:
             raise OptionError("subscribe needs a group.id; assign reads without one")
-        names = (topics,) if isinstance(topics, str) else tuple(sorted(set(topics)))
+        listed = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = tuple(sorted({checked_name(each) for each in listed}))
         if bool(names) == (pattern is not None):
             raise OptionError("give topics or a pattern, one of both")
         if self.retry_topics is not None:
@@ -153,6 +155,8 @@ class ConsumerCore:
         if self._membership is not None:
             raise IllegalStateError("a subscription is under way; unsubscribe first")
         listed = [TopicPartition(*each) for each in places]
+        for each in listed:
+            checked_name(each.topic)
         self._assigned_by_hand = bool(listed)
         self.fetching.assign(listed)
 

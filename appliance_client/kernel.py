@@ -111,7 +111,7 @@ def _headers(headers: Headers) -> bytes:
     out = BytesWriter()
     _put_varint(out, len(headers))
     for name, value in headers:
-        raw = name.encode()
+        raw = name.encode("utf-8", "surrogateescape")
         _put_varint(out, len(raw))
         out.write(raw)
         if value is None:

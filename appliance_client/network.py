@@ -20,12 +20,21 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance_client.connection import Connection
-from appliance_client.errors import AuthenticationError, ClientError, TimedOutError, TransportError, error_of
+from appliance_client.errors import (
+    AuthenticationError,
+    BrokerError,
+    ClientError,
+    TimedOutError,
+    TransportError,
+    error_of,
+)
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Event, Outcome, Scheduler, first_of
 from appliance_client.wire import TopicKey
 
 NO_LEADER = -1
+NAME_CHARACTERS_MAX = 249
+"""Of a topic's name. Source: `Topic.java` in Kafka."""
 COORDINATORS = -1_000_000
 """`COORDINATORS - node_id` is a second connection to that broker, for a group's coordinator."""
 
@@ -251,10 +260,14 @@ class Metadata:
         self._fresh: Outcome[None] = Outcome()
 
     def want(self, *names: str) -> None:
-        """Keep these topics up to date."""
+        """Keep these topics up to date.
+
+        Raises:
+            BrokerError: as `checked_name`.
+        """
         for name in names:
             if name not in self._wanted:
-                self._wanted[name] = None
+                self._wanted[checked_name(name)] = None
                 self._needed.set()
 
     def request_update(self) -> None:
@@ -410,6 +423,22 @@ class Metadata:
             for name in [name for name in self.topics if name not in told]:
                 del self.topics[name]
         return complete
+
+
+def checked_name(name: Any) -> str:
+    """Return a topic's name if a request can carry it. The broker decides whether the name is valid.
+
+    Raises:
+        BrokerError: INVALID_TOPIC_EXCEPTION. One such name would make every later metadata request fail.
+    """
+    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return name
+    raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no topic can have the name {repr(name)[:80]}")
 
 
 def _run_here(work: Callable[[], Any], outcome: Outcome[Any]) -> None:

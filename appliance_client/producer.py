@@ -12,10 +12,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import Any, Final, Self
 
-from appliance_client.accumulator import Accumulator, OnDone, RecordFuture, headers_of
+from appliance_client.accumulator import Accumulator, OnDone, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.core import Core
 from appliance_client.errors import (
@@ -26,13 +27,19 @@ from appliance_client.errors import (
     SerializationError,
 )
 from appliance_client.intake import Intake
-from appliance_client.kernel import NO_HEADERS, RECORD_OVERHEAD_BYTES, partition_of_key
+from appliance_client.kernel import NO_HEADERS, RECORD_OVERHEAD_BYTES, Headers, partition_of_key
 from appliance_client.network import Topic
-from appliance_client.options import ProducerOptions, options_of
+from appliance_client.options import INT64_MAX, ProducerOptions, options_of
 from appliance_client.partitioners import Sticky, partitioner_of
 from appliance_client.sender import Sender
 from appliance_client.thread import IoThread
-from appliance_client.values import GroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from appliance_client.values import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+    offset_of,
+)
 
 logger = logging.getLogger("appliance_client")
 
@@ -111,10 +118,8 @@ class ProducerPipeline:
             key = self._key_serializer(key)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
-        if timestamp_ms is not None and timestamp_ms < 0:
-            raise SerializationError(
-                f"timestamp_ms: {timestamp_ms} is before 1970, so no broker can look it up"
-            )
+        if timestamp_ms is not None:
+            timestamp_ms = _checked_time(timestamp_ms)
         size = RECORD_OVERHEAD_BYTES
         if key is not None:
             if type(key) is not bytes:
@@ -136,11 +141,18 @@ class ProducerPipeline:
             told,
         )
 
-    def partition(self, topic: Topic, key: bytes | None) -> int:
-        """The partition of a record that names none."""
-        if key is not None and self._by_murmur2:
-            return partition_of_key(key, len(topic.leaders))
-        return self._partitioner(topic.name, key, len(topic.leaders), topic.available)
+    def partition(self, topic: Topic, key: bytes | None, named: Any = None) -> int:
+        """The partition of a record: `named`, or what the partitioner chooses.
+
+        Raises:
+            SerializationError: the topic has no such partition.
+        """
+        chosen = named
+        if named is None:
+            if key is not None and self._by_murmur2:
+                return partition_of_key(key, len(topic.leaders))
+            chosen = self._partitioner(topic.name, key, len(topic.leaders), topic.available)
+        return checked_partition(topic, chosen)
 
     @property
     def sticky(self) -> Sticky | None:
@@ -229,6 +241,7 @@ class Producer:
         self._io.after_sleep = self._accumulator.woken
         self._intake = self._pipeline.intake(self._io.ring)
         self._io.after_fork = self._intake.close
+        self._io.on_failure = partial(_give_up, self._intake, self._accumulator)
         self._offer = self._intake.offer
 
     def send(  # noqa: PLR0917 - the order that users of kafka-python know
@@ -251,8 +264,8 @@ class Producer:
             future = self._offer(topic, value, key, partition, timestamp_ms)
             if future is not None:
                 return future
-        if self._closed or self._io.forked:
-            self._io.check()
+        self._io.check()
+        if self._closed:
             raise ClosedError("the producer is closed")
         name, key, value, kept, partition, time_ms, told = self._pipeline.prepare(
             topic, value, key, headers, partition, timestamp_ms
@@ -261,10 +274,7 @@ class Producer:
         if known is None:
             known = self._learn(name)
         is_free = partition is None
-        if partition is None:
-            partition = self._pipeline.partition(known, key)
-        elif not 0 <= partition < len(known.leaders):
-            raise SerializationError(f"{name} has partitions 0 to {len(known.leaders) - 1}, not {partition}")
+        partition = self._pipeline.partition(known, key, partition)
         future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
         if wake:
             self._io.ring()
@@ -451,16 +461,67 @@ def offsets_and_group(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
     """What callers may write shorter: an offset alone, a group id alone."""
-    listed = {
-        TopicPartition(*place): OffsetAndMetadata(each) if isinstance(each, int) else each
-        for place, each in offsets.items()
-    }
+    listed = {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
     return listed, GroupMetadata(group) if isinstance(group, str) else group
 
 
 def _notify(room: threading.Condition) -> None:
     with room:
         room.notify_all()
+
+
+def _give_up(intake: Intake, accumulator: Accumulator) -> None:
+    """The thread has failed: nothing that waits will be sent."""
+    intake.close()
+    for batch in list(accumulator.incomplete.values()):
+        accumulator.finish(batch, -1, -1, ClosedError("internal error of the client, see its log"))
+
+
+def checked_partition(topic: Topic, chosen: Any) -> int:
+    """Return a partition of the topic.
+
+    Raises:
+        SerializationError: `chosen` is none.
+    """
+    try:
+        found = index(chosen)
+    except TypeError:
+        found = -1
+    if not 0 <= found < len(topic.leaders):
+        raise SerializationError(f"{topic.name} has partitions 0 to {len(topic.leaders) - 1}, not {chosen!r}")
+    return found
+
+
+def _checked_time(given: Any) -> int:
+    try:
+        time_ms = index(given)
+    except TypeError:
+        raise SerializationError(f"timestamp_ms: {given!r} is no whole number of milliseconds") from None
+    if time_ms < 0:
+        raise SerializationError(f"timestamp_ms: {time_ms} is before 1970, so no broker can look it up")
+    if time_ms > INT64_MAX:
+        raise SerializationError(f"timestamp_ms: {time_ms} does not fit 64 bits")
+    return time_ms
+
+
+def headers_of(given: Any) -> Headers:
+    """Record headers as they are kept, from a dict or a sequence of (name, bytes or None).
+
+    Raises:
+        SerializationError: they are not such.
+    """
+    kept: list[tuple[str, bytes | None]] = []
+    try:
+        for name, content in given.items() if isinstance(given, Mapping) else given:
+            if not isinstance(name, str) or not isinstance(content, bytes | bytearray | memoryview | None):
+                raise SerializationError(
+                    f"headers: the name must be text and the value bytes or None, not {repr((name, content))[:200]}"
+                )
+            name.encode("utf-8", "surrogateescape")  # as a consumer decodes it
+            kept.append((name, None if content is None else bytes(content)))
+    except (TypeError, ValueError) as fault:
+        raise SerializationError(f"headers: {fault}; give a dict, or pairs of a name and a value") from None
+    return tuple(kept)
 
 
 async def _later(call: Any) -> Any:

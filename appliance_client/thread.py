@@ -50,6 +50,8 @@ class IoThread:
         self.forked = False
         self.after_fork: Callable[[], None] = lambda: None
         """Called in the child of a fork."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when an internal error has ended the thread."""
         self.before_sleep: Callable[[float], bool] = lambda _next_s: True
         """Called with the time of the next wake-up. False where there is news, so that the thread must not sleep."""
         self.after_sleep: Callable[[], None] = lambda: None
@@ -170,6 +172,8 @@ class IoThread:
                 self._turn()
         except Exception:
             logger.exception("internal error of the client: its thread ended")
+            self._stopping = True
+            self.on_failure()
         finally:
             self._stopping = True
             self._end()

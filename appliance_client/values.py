@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import NamedTuple
 
+from appliance_client.errors import OptionError
 from appliance_client.kernel import ConsumerRecord
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "RecordMetadata",
     "TopicPartition",
+    "offset_of",
 ]
 
 
@@ -38,6 +41,22 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+def offset_of(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """An offset as callers may write it.
+
+    Raises:
+        OptionError: it is negative, or no whole number of 64 bits.
+    """
+    whole = given if isinstance(given, OffsetAndMetadata) else None
+    try:
+        offset = index(given if whole is None else whole.offset)  # type: ignore[arg-type]
+    except TypeError:
+        offset = -1
+    if not 0 <= offset < 1 << 63:
+        raise OptionError(f"no offset: {given!r}; give a whole number from 0 on, or OffsetAndMetadata")
+    return OffsetAndMetadata(offset) if whole is None else whole._replace(offset=offset)
 
 
 class OffsetAndTimestamp(NamedTuple):

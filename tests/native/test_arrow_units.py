@@ -24,6 +24,7 @@ from appliance.protocol.columns.encode import (
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 from appliance_client import arrow
+from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OptionError
@@ -316,3 +317,11 @@ def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> No
 def test_a_negative_number_of_records_is_refused() -> None:
     with pytest.raises(OptionError, match="max_records"):
         arrow.read_arrow("t", max_records=-1, bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200)
+
+
+def test_a_callback_of_a_table_that_raises_stops_no_other_callback() -> None:
+    future, told = ColumnsFuture(), []
+    future.add_callback(lambda _result, _error: 1 // 0)
+    future.add_callback(lambda _result, error: told.append(error))
+    future.settle()
+    assert told == [None]
