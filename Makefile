@@ -187,9 +187,9 @@ compiles: $(VENV)/.installed-test
 unit: unit-pure unit-processes installation ## the unit tests, on the sources as they are
 
 # Two processes, and few examples of each property: the gate tries all of them. Files in memory (3 MB), so that nothing
-# waits for the disk.
+# waits for the disk. Without pytest-rerunfailures, whose workers wait 40 ms for a socket before each test.
 quick: $(VENV)/.installed-test ## 4,100 unit tests that need no broker and no JVM, in 45 seconds; after each small change
-	PYTEST_DEBUG_TEMPROOT=/dev/shm $(PYTEST) -q -x -n 2 --dist worksteal -o tmp_path_retention_policy=failed --hypothesis-profile=quick -m "not slow" $(QUICK_ROOMS) $(addprefix --ignore=,$(QUICK_LEFT_OUT))
+	PYTEST_DEBUG_TEMPROOT=/dev/shm $(PYTEST) -q -x -p no:rerunfailures -n 2 --dist worksteal -o tmp_path_retention_policy=failed --hypothesis-profile=quick -m "not slow" $(QUICK_ROOMS) $(addprefix --ignore=,$(QUICK_LEFT_OUT))
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)

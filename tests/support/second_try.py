@@ -61,6 +61,8 @@ def may_be_tried_again(test: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """A test's own mark goes before the run's `--reruns`."""
+    if not config.pluginmanager.hasplugin("rerunfailures"):
+        return  # `make quick` runs without it
     asked_for = config.getoption("reruns") or 0
     for test in items:
         reruns = asked_for if may_be_tried_again(test) else 0

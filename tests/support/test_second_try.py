@@ -174,6 +174,8 @@ SYSTEM: Final = tuple(f"system-{letters}" for letters in ("a-c", "d-k", "l-r", "
 CLIENTS: Final = ("clients-a-j", "clients-k-z")
 WITH_PROCESSES: Final = (
     "unit-native",
+    "unit-waits",
+    "system-waits",
     "unit-control",
     "unit-rooms",
     "unit-spark",
