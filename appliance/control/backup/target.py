@@ -25,7 +25,8 @@ from appliance.log.checkpoint import sync_directory
 from appliance.log.faults import storage_faults
 from appliance.log.lock_file import holders_named, open_lock_file
 
-CHUNK_BYTES: Final = 4 << 20
+CHUNK_BYTES: Final = 1 << 20
+"""Writes of 4 MiB to a new file took up to ten times as long (ext4, Linux 6.18: 220 to 430 MB/s, not 3,500)."""
 _PART: Final = ".part"
 _LOCK: Final = ".lock"
 _OWN: Final = frozenset({BACKUPS, DATA, _LOCK, "lost+found"})
