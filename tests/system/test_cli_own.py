@@ -19,7 +19,8 @@ from tests.support.broker import Appliance
 from tests.support.store import chosen_options
 from tests.support.wire import free_ports
 
-TRIES = 5
+TRIES = 40
+"""Tests of the fixture, in another process, start an appliance several times a second for half a minute."""
 
 
 def produce(broker: Appliance, topic: str, lines: bytes, *arguments: object) -> None:
