@@ -102,6 +102,7 @@ def gather(settings: Settings) -> Facts:
         backlog_max=_number("/proc/sys/net/core/somaxconn"),
         backlog=settings.network.listen_backlog,
         swappiness=_number("/proc/sys/vm/swappiness"),
+        autogroup=_number("/proc/sys/kernel/sched_autogroup_enabled"),
         swap_bytes=memory.get("SwapTotal", 0),
         dirty_bytes=_number("/proc/sys/vm/dirty_bytes") or None,
         dirty_ratio=_number("/proc/sys/vm/dirty_ratio"),

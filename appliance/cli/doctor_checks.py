@@ -91,6 +91,7 @@ class Facts:
     backlog_max: int | None
     backlog: int
     swappiness: int | None
+    autogroup: int | None
     swap_bytes: int
     dirty_bytes: int | None
     dirty_ratio: int | None
@@ -227,6 +228,23 @@ def swapping(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield Finding("swapping", Level.OK, found)
+
+
+def scheduling(facts: Facts) -> Iterator[Finding]:
+    if facts.autogroup is None:
+        return
+    found = f"kernel.sched_autogroup_enabled = {facts.autogroup}"
+    if facts.autogroup:
+        yield Finding(
+            "scheduling",
+            Level.ADVICE,
+            found,
+            "kernel.sched_autogroup_enabled = 0 in /etc/sysctl.d (it changes the whole host)",
+            "busy programs of another session can keep the appliance from the processors for seconds, whatever their"
+            " nice value",
+        )
+    else:
+        yield Finding("scheduling", Level.OK, found)
 
 
 def writing_back(facts: Facts) -> Iterator[Finding]:
@@ -484,6 +502,7 @@ CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     mappings,
     backlog,
     swapping,
+    scheduling,
     writing_back,
     memory,
     clock,
