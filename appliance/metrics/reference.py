@@ -103,15 +103,14 @@ on a host with two processors and no other load:
 
 `python -m benchmarks.micro.metrics_cost` measures small requests with and without the option, in 400 turns. The table
 shows the processor time of the network process and the worker for one request, and the quartiles of the ratio. The
-build was compiled, and other programs ran beside it:
+build was compiled, and the host was quiet:
 
 | request | without metrics | with metrics | ratio |
 |---|---|---|---|
-| Produce, one record of 100 bytes | 26.6 µs | 29.4 µs | 1.10 (1.09 to 1.12) |
-| Fetch, one batch | 44.8 µs | 48.5 µs | 1.08 (1.08 to 1.09) |
+| Produce, one record of 100 bytes | 26.5 µs | 27.3 µs | 1.03 (1.03 to 1.04) |
+| Fetch, one batch | 45.6 µs | 46.4 µs | 1.02 (1.02 to 1.02) |
 
-The cost is for each request and not for each record, so it hardly matters if clients send batches. Most of the cost is
-that the counting is not compiled: its code and data are not in the caches when a request comes.
+The cost is for each request and not for each record, so it hardly matters if clients send batches.
 
 ## Who may read the metrics
 

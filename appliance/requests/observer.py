@@ -134,7 +134,7 @@ class Observer:
         self._growing: dict[int, _Appended] = {}
         self._fetched: list[Fetched] = []
         self._readers: dict[tuple[int, int], tuple[int, int]] = {}
-        """Row and connection id → offset, and the most bytes of its answer. Clients of one name are told apart."""
+        """Row and connection id → offset, and the most bytes of its answer. Each connection of a client has its own."""
         self._lost = self._in_flight = self._attempts = 0
         self._is_armed = self._has_failed = False
         self.request_id = 0

@@ -28,10 +28,10 @@ from appliance_client.errors import (
     TimedOutError,
 )
 from appliance_client.kernel import partition_of_key
+from tests.native.numbered import PATIENCE_S, fill, read
 from tests.native.transports import TRANSPORTS, served_on_all
 from tests.support.judge import QUICK_GROUPS
 
-PATIENCE_S = 60.0
 _numbers = count(1)
 
 
@@ -75,25 +75,9 @@ def create(address: str, topic: str) -> str:
     return topic
 
 
-def fill(address: str, topic: str, records: int) -> None:
-    with Producer(bootstrap_servers=address) as producer:
-        futures = [producer.send(topic, b"%d" % number, partition=number % 4) for number in range(records)]
-        for future in futures:
-            future.get(PATIENCE_S)
-
-
 def fill_up(producer: Producer, topic: str) -> None:
     for _ in range(1_000):
         producer.send(topic, b"x" * 100, partition=0)
-
-
-def read(consumer: Consumer, records: int) -> list[Any]:
-    values: list[Any] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(values) < records and time.monotonic() < deadline:
-        for found in consumer.poll(200).values():
-            values += [record.value for record in found]
-    return values
 
 
 # ── producer ─────────────────────────────────────────────────────────────────────────────────────────────

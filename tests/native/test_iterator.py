@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
-from appliance_client import Admin, Consumer, OffsetAndMetadata, Producer, TopicPartition, aio
+from appliance_client import Admin, Consumer, OffsetAndMetadata, TopicPartition, aio
 from appliance_client.errors import OptionError
+from tests.native.numbered import PATIENCE_S, fill, read
 from tests.native.transports import served_on_all
 
-PATIENCE_S = 60.0
 _numbers = count(1)
 
 
@@ -33,21 +32,6 @@ def topic(address: str) -> str:
     with Admin(bootstrap_servers=address) as admin:
         admin.create_topic(name, 4)
     return name
-
-
-def fill(address: str, topic: str, records: int) -> None:
-    with Producer(bootstrap_servers=address) as producer:
-        for number in range(records):
-            producer.send(topic, b"%d" % number, partition=number % 4)
-
-
-def read(consumer: Consumer, records: int) -> list[Any]:
-    values: list[Any] = []
-    deadline = time.monotonic() + PATIENCE_S
-    while len(values) < records and time.monotonic() < deadline:
-        for found in consumer.poll(200).values():
-            values += [record.value for record in found]
-    return values
 
 
 def _iterating(address: str, topic: str) -> Consumer:

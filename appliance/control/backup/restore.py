@@ -77,7 +77,7 @@ def restore(
             say(f"ZooKeeper: {len(tree)} nodes")
         give_to_owner(data_dir)
         with storage_faults(data_dir):
-            # One call for all files: to force each one alone takes three times as long.
+            # One call for all files, so that the kernel writes while the restore goes on.
             sync_file_system(opened)
     finally:
         os.close(opened)
