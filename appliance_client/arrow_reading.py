@@ -104,6 +104,7 @@ class ColumnsReader:
 
     def __init__(self, fetching: Fetching, lock: Any, *, check_crcs: bool) -> None:
         self._fetching = fetching
+        fetching.for_columns = True
         self._lock = lock
         self._check_crcs = check_crcs
         self.ends: Mapping[TopicPartition, int] = {}

@@ -133,3 +133,14 @@ def _decode(
             if record.value is not None:
                 record.value = value_of(record.value)
     return records
+
+
+def sound_bytes(records: memoryview) -> int:
+    """How many bytes of whole batches come before the first one whose checksum fails."""
+    at = 0
+    while len(records) - at >= b.HEADER_BYTES:
+        stop = at + b.OFFSET_AND_LENGTH.unpack_from(records, at)[1] + b.LOG_OVERHEAD
+        if stop > len(records) or not b.crc_holds(records[at:stop]):
+            break
+        at = stop
+    return at
