@@ -11,13 +11,17 @@ nobody has to give it back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+from appliance.protocol.records.batch import Buffer
 
 PIECES_MAX: Final = 4
 """Two chunks that wait, one that is decoded, one that arrives."""
 PIECE_BYTES_MAX: Final = 4 << 20
 """A larger piece is not kept, so at most 16 MiB are."""
-_STEP_BYTES: Final = 64 << 10
+SMALL_BYTES: Final = 64 << 10
+"""The C library keeps what is smaller."""
 
 
 class SpareMemory:
@@ -39,12 +43,25 @@ class SpareMemory:
                 return memoryview(piece)[:size_bytes]
         if size_bytes > PIECE_BYTES_MAX:
             return memoryview(bytearray(size_bytes))
-        piece = bytearray(-(-size_bytes // _STEP_BYTES) * _STEP_BYTES)
+        piece = bytearray(-(-size_bytes // SMALL_BYTES) * SMALL_BYTES)
         pieces.append(piece)
         if len(pieces) > PIECES_MAX:
             # The one that was given out longest ago: small ones would stay for ever otherwise, and be of no use.
             del pieces[0]
         return memoryview(piece)[:size_bytes]
+
+
+    def joined(self, parts: Sequence[Buffer]) -> memoryview:
+        """The parts one behind another."""
+        size_bytes = sum(map(len, parts))
+        if size_bytes < SMALL_BYTES:
+            return memoryview(b"".join(parts))
+        whole = self.take(size_bytes)
+        at = 0
+        for part in parts:
+            whole[at : at + len(part)] = part
+            at += len(part)
+        return whole
 
 
 def detached(found: memoryview, taken_bytes: int) -> memoryview:
