@@ -6,6 +6,7 @@ from typing import Final
 
 import zmq
 
+from appliance.gateway.admission import KEY_PROPERTY
 from appliance.requests.session import ANONYMOUS
 
 IPC_HOST: Final = "127.0.0.1"
@@ -40,3 +41,11 @@ def client_of(header: zmq.Frame) -> tuple[str, str, int]:
     if where.startswith("localhost:") and pid.isdecimal():
         return principal, IPC_HOST, int(pid)
     return principal, address, 0
+
+
+def key_of(header: zmq.Frame) -> str:
+    """Return the public key of the client that sent a frame, in hexadecimal digits; empty for a client without one."""
+    try:
+        return str(header.get(KEY_PROPERTY))
+    except zmq.ZMQError:
+        return ""

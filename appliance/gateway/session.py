@@ -46,6 +46,7 @@ class GatewaySession(Session):
 
     Args:
         token: the secret that the client puts into each message.
+        key: the client's public key in hexadecimal digits; empty for a client that has none.
         pid: the client's process on this host; 0 where it is elsewhere.
     """
 
@@ -57,6 +58,7 @@ class GatewaySession(Session):
         "held",
         "held_bytes",
         "is_leaving",
+        "key",
         "out",
         "owed_bytes",
         "pid",
@@ -75,6 +77,7 @@ class GatewaySession(Session):
         token: bytes,
         window: Window,
         principal: str,
+        key: str,
         connection_id: int,
         number: int,
         slot: int,
@@ -99,6 +102,7 @@ class GatewaySession(Session):
         self.token = token
         self.window = window
         self.principal = principal
+        self.key = key
         self.pid = pid
         # Requests that may not begin yet, in order: their frames as received, and their bytes.
         self.held: deque[tuple[list[zmq.Frame], int]] = deque()
