@@ -535,6 +535,7 @@ class Gateway:
                 self._end(session)
             elif keys_changed and not self._doorkeeper.is_admitted(session.principal, session.key):
                 self._end_for(session, Code.REFUSED, "its key is not admitted any more")
+        self._pushing.look(list(self._by_connection.values()))
         self._relieve()
         if now_ns - self._tidied_ns > TIDY_MS * NS_PER_MS:
             self._tidied_ns = now_ns

@@ -23,6 +23,8 @@ _FETCH: Final = 1
 _REQUEST_HEAD: Final = Struct(">hhi")
 _REQUEST: Final = Struct(">iiiibi")
 _REQUEST_PARTITION: Final = Struct(">iiqi")
+_RESPONSE_HEAD: Final = Struct(">iiih")
+_RESPONSE_PARTITION: Final = Struct(">iihqqii")
 _TO_TOPIC: Final = 12
 _TO_ERROR: Final = 8
 _PARTITION: Final = Struct(">hqqi")
@@ -47,6 +49,18 @@ def fetch_request(
             len(name).to_bytes(2, "big"),
             name,
             _REQUEST_PARTITION.pack(1, partition, offset, max_bytes),
+        )
+    )
+
+
+def error_response(topic: str, partition: int, error: int) -> bytes:
+    """Return a response that has an error and no records."""
+    name = topic.encode()
+    return b"".join(
+        (
+            _RESPONSE_HEAD.pack(0, 0, 1, len(name)),
+            name,
+            _RESPONSE_PARTITION.pack(1, partition, error, -1, -1, 0, 0),
         )
     )
 
