@@ -12,6 +12,7 @@ make this process hold:
 | requests unanswered | `network.requests.in.flight.per.connection`, `zeromq.bytes.in.flight.max` | the session ends |
 | requests held, all sessions | a quarter of the pool's size | the session that holds most ends |
 | sent and not acknowledged | the window, at most `zeromq.window.max.bytes` | its answers wait |
+| that, of a session that has ended in silence | `KEPT_BYTES_MAX` | its connection ends |
 | answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
 | heartbeats | one that is not acknowledged | no other is sent |
 | errors told to a connection without a session | what `limits.sent_max` messages take | they are dropped |
@@ -49,9 +50,9 @@ from appliance.gateway.frames import (
 from appliance.gateway.limits import RECEIVED_MAX, opened, sent_max
 from appliance.gateway.outgoing import Outgoing
 from appliance.gateway.pushing import Pushing
-from appliance.gateway.received import IPC_HOST, api_key, client_of, joined, key_of
+from appliance.gateway.received import IPC_HOST, Wire, api_key, client_of, joined, key_of
 from appliance.gateway.session import GatewaySession
-from appliance.gateway.session_numbers import SessionNumbers
+from appliance.gateway.session_numbers import SessionNumbers, new_mark
 from appliance.gateway.subscription import Subscription
 from appliance.gateway.window import Window
 from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS
@@ -65,6 +66,7 @@ _log: Final = logging.getLogger(__name__)
 TURN_MESSAGES: Final = 64
 """Messages read from one door in one turn."""
 OWED_BYTES_MAX: Final = 16 * 1024
+KEPT_BYTES_MAX: Final = 16 * 1024
 BOUND_PART: Final = 4
 SWEEP_MS: Final = 1000
 TIDY_MS: Final = 20_000
@@ -333,8 +335,12 @@ class Gateway:
 
     def _heartbeat(self, session: GatewaySession, mark: int, now_ns: int) -> None:
         if session.heartbeat_mark and mark != session.heartbeat_mark:
-            return  # the last answer is not read yet
-        session.heartbeat_mark = _new_mark()
+            # The last answer is not read yet. A client that is busy need not send heartbeats, so only one that does
+            # shows by its mark that it has read nothing for too long.
+            if now_ns - session.heartbeat_sent_ns > self._timeout_ns:
+                self._end_silent(session)
+            return
+        session.heartbeat_mark = new_mark()
         session.heartbeat_sent_ns = now_ns
         self._outgoing.put(session, broker_header(Kind.HEARTBEAT, mark=session.heartbeat_mark))
 
@@ -386,9 +392,10 @@ class Gateway:
             door,
             routing_id,
             token=os.urandom(TOKEN_BYTES),
-            window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=_new_mark),
+            window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=new_mark),
             principal=principal,
             key=key_of(header),
+            wire=Wire.of(header),
             connection_id=self._numbers.new_id(),
             number=self._numbers.take(),
             slot=wanted.broker_id,
@@ -414,6 +421,12 @@ class Gateway:
     def end(self, session: Session) -> None:
         """End a session without a line."""
         self._end(_client(session))
+
+    def _end_silent(self, session: GatewaySession) -> None:
+        """End a session whose client does not read, and its connection, or ZeroMQ would keep what it is owed."""
+        if session.window.outstanding_bytes > KEPT_BYTES_MAX:
+            session.wire.cut()
+        self._end(session)
 
     def _end(self, session: GatewaySession) -> None:
         if session.closed:
@@ -529,10 +542,8 @@ class Gateway:
         keys_version = self._doorkeeper.keys_version()
         keys_changed, self._keys_version = keys_version != self._keys_version, keys_version
         for session in list(self._by_connection.values()):
-            if session.last_active_ns < before_ns or (
-                session.heartbeat_mark and session.heartbeat_sent_ns < before_ns
-            ):
-                self._end(session)
+            if session.last_active_ns < before_ns:
+                self._end_silent(session)
             elif keys_changed and not self._doorkeeper.is_admitted(session.principal, session.key):
                 self._end_for(session, Code.REFUSED, "its key is not admitted any more")
         self._pushing.look(list(self._by_connection.values()))
@@ -586,7 +597,3 @@ def _client(session: Session) -> GatewaySession:
         return session.owner
     assert isinstance(session, GatewaySession)
     return session
-
-
-def _new_mark() -> int:
-    return int.from_bytes(os.urandom(8), "big") or 1
