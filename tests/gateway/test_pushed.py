@@ -73,3 +73,9 @@ def test_a_head_that_is_cut_short_is_refused() -> None:
 def test_an_error_response_is_parsed_as_one() -> None:
     pushed = Pushed(error_response(TOPIC, 3, 29), len(TOPIC))
     assert (pushed.error, pushed.records_bytes) == (29, 0)
+
+
+def test_an_answer_without_a_topic_has_nothing_to_push() -> None:
+    """So a client that is over its quota is answered."""
+    pushed = Pushed(memoryview(struct.pack(">iii", 0, 1500, 0)), len(TOPIC))
+    assert (pushed.error, pushed.records_bytes) == (0, 0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import zmq
 
 from appliance.protocol.records.record import Record, encode_batch
+from tests.support import zeromq_wire as wire
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.support.zeromq_wire import NothingCame, ZeroMqSession
@@ -149,3 +151,23 @@ def test_other_rules_do_not_disturb_a_subscription(served: Served, context: Cont
             command(served, "acls", "allow", f"User:{number}", "read", "--topic", topic)
             assert not write(served, topic, b"value")
             assert pushed_offsets(session, topic, number + 2) == [number + 1]
+
+
+def test_a_subscriber_over_its_quota_waits_and_goes_on(served: Served, context: Context) -> None:
+    topic, count = on_slot_0(served, "metered"), 30
+    for _ in range(count - 1):
+        assert not write(served, topic, bytes(10_000))
+    whose = ("--user", ME.removeprefix("User:"))
+    command(served, "quotas", "set", "consumer_byte_rate=1000", *whose)
+    with ZeroMqSession(context, served.listener) as session:
+        session.subscribe(1, topic, max_bytes=20_000)
+        offsets: list[int] = []
+        with suppress(NothingCame):
+            while True:
+                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=1_500)
+        assert 0 < len(offsets) < count  # it is throttled
+        session.heartbeat()
+        assert session.receive().kind == wire.HEARTBEAT
+        command(served, "quotas", "remove", "consumer_byte_rate", *whose)
+        offsets += pushed_offsets(session, topic, count)
+        assert offsets == list(range(count))
