@@ -59,11 +59,13 @@ def error_of(push: bytes, topic: str) -> int:
     return int(struct.unpack_from(">h", push, 4 + 8 + 2 + len(topic) + 8)[0])
 
 
-def pushed_offsets(session: ZeroMqSession, topic: str, until: int) -> list[int]:
+def pushed_offsets(
+    session: ZeroMqSession, topic: str, until: int, *, timeout_ms: int = wire.PATIENCE_MS
+) -> list[int]:
     """Return the offsets of all pushes up to the record before `until`, in the order in which they came."""
     offsets: list[int] = []
     while not offsets or offsets[-1] < until - 1:
-        _, push = session.push()
+        _, push = session.push(timeout_ms)
         for first, last in fetched_offsets(push, topic):
             offsets += range(first, last + 1)
     return offsets
