@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
+from operator import index
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -402,6 +403,36 @@ def addresses_of(servers: Any) -> tuple[str, tuple[Address, ...]]:
             f"bootstrap.servers: one transport for a client, not {' and '.join(sorted(schemes))}"
         )
     return min(schemes), tuple(found)
+
+
+def pattern_of(pattern: Any) -> re.Pattern[str]:
+    """The regular expression of a subscription.
+
+    Raises:
+        OptionError: it is none. Found later, it would stop the thread that matches names.
+    """
+    given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(given, str):
+        raise OptionError(f"pattern is {pattern!r}: a regular expression as text")
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise OptionError(f"pattern is {given!r}, which is no regular expression: {error}") from None
+
+
+def records_max_of(given: Any) -> int:
+    """How many records a poll may give, as callers write it.
+
+    Raises:
+        OptionError: it is no whole number from 1 on.
+    """
+    try:
+        found = -1 if isinstance(given, bool) else index(given)
+    except TypeError:
+        found = -1
+    if found < 1:
+        raise OptionError(f"max_records is {given!r}: a whole number from 1 on, or None")
+    return found
 
 
 def _at_least(options: ConnectionOptions, name: str, least: int) -> None:
