@@ -349,6 +349,11 @@ class Accumulator:
             self.wakes_at_s = 0.0
         return batch, wake
 
+    def topics(self) -> set[str]:
+        """The topics of all batches that are not done."""
+        with self.lock:
+            return {batch.queue.topic for batch in self.incomplete.values()}
+
     def close(self) -> None:
         """Take nothing more; what waits for room gets none. The caller then finishes what is there."""
         with self.lock:

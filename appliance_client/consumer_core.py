@@ -97,6 +97,7 @@ class ConsumerCore:
         self._next_commit_s = core.scheduler.now_s + options.auto_commit_interval_ms / 1000
         core.pump = self.fetching.pump
         core.metadata.on_change = self._metadata_changed
+        core.metadata.in_use = self._topics_in_use
         core.metadata.on_refused = self.failed
 
     def _news(self) -> None:
@@ -196,6 +197,10 @@ class ConsumerCore:
                 and not (hides and topic.is_internal)
             )
         )
+
+    def _topics_in_use(self) -> set[str]:
+        watched = () if self._membership is None else self._membership.watched_topics()
+        return {*self._names, *watched, *(place.topic for place in self.fetching.readings)}
 
     def _metadata_changed(self) -> None:
         self.core.touch()

@@ -31,7 +31,7 @@ Deserializer = Callable[[bytes], Any]
 DEFAULT_PORT: Final = 9092
 INT32_MAX: Final = 2_147_483_647
 INT64_MAX: Final = 9_223_372_036_854_775_807
-_LONG: Final = ("buffer_memory", "max_block_ms", "metadata_max_age_ms", "linger_ms")
+_LONG: Final = ("buffer_memory", "max_block_ms", "metadata_max_age_ms", "metadata_max_idle_ms", "linger_ms")
 """Options that are a long in Kafka; the other numbers are an int."""
 LEVELS: Final = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131_072, 22)}
 """Compression levels, as Kafka's `compression.gzip.level` and the others bound them."""
@@ -63,6 +63,7 @@ class ConnectionOptions:
     client_id: str = "appliance-client"
     request_timeout_ms: int = 30_000
     metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     reconnect_backoff_ms: int = 50
@@ -122,6 +123,7 @@ class ConnectionOptions:
             "receive_message_max_bytes",
         ):
             _at_least(self, name, 1)
+        _at_least(self, "metadata_max_idle_ms", 5_000)
         for name in (
             "retry_backoff_ms",
             "retry_backoff_max_ms",

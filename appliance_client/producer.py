@@ -482,6 +482,7 @@ def make_sender(options: ProducerOptions, core: Core, accumulator: Accumulator) 
     """The sender of a core, hooked into its `run`."""
     sender = Sender(options, core.scheduler, core.network, core.metadata, accumulator)
     core.pump = sender.pump
+    core.metadata.in_use = accumulator.topics
     sender.touch = core.touch
     return sender
 
