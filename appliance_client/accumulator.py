@@ -207,6 +207,8 @@ class Accumulator:
         self.linger_s = linger_s
         self.used_bytes = 0
         self.waiters = 0
+        self.is_closed = False
+        """Whether nothing more is taken: what came now would never be sent, nor would its future be told."""
         self.has_news = False
         """Whether a batch was begun or filled since the sender last looked."""
         self.active: list[PartitionQueue] = []
@@ -232,7 +234,10 @@ class Accumulator:
         headers: Headers,
         callback: OnDone | None,
     ) -> tuple[RecordFuture | None, bool]:
-        """Add a record. Returns its future, or None where there is no room, and whether the sender must be woken."""
+        """Add a record. Returns its future, or None where there is no room, and whether the sender must be woken.
+
+        There is no room for anything after `close`.
+        """
         size = RECORD_OVERHEAD_BYTES
         if key is not None:
             size += len(key)
@@ -261,7 +266,7 @@ class Accumulator:
             added = size
             if batch is None:
                 added += BATCH_OVERHEAD_BYTES
-            if self.used_bytes + added > self.memory_bytes and self.used_bytes > 0:
+            if self.is_closed or (self.used_bytes + added > self.memory_bytes and self.used_bytes > 0):
                 return None, wake
             if batch is None:
                 now_s = time.monotonic()
@@ -322,7 +327,7 @@ class Accumulator:
             if batches:
                 # What was appended one by one goes first.
                 batches[-1].is_open = False
-            if self.used_bytes + added > self.memory_bytes and self.used_bytes > 0:
+            if self.is_closed or (self.used_bytes + added > self.memory_bytes and self.used_bytes > 0):
                 return None, self.wakes_at_s > 0.0
             batch = Batch(queue, self._next_number, time.monotonic())
             batch.is_open = False
@@ -343,6 +348,25 @@ class Accumulator:
             wake = self.wakes_at_s > 0.0
             self.wakes_at_s = 0.0
         return batch, wake
+
+    def topics(self) -> set[str]:
+        """The topics of all batches that are not done."""
+        with self.lock:
+            return {batch.queue.topic for batch in self.incomplete.values()}
+
+    def close(self) -> None:
+        """Take nothing more; what waits for room gets none. The caller then finishes what is there."""
+        with self.lock:
+            self.is_closed = True
+
+    def forked(self, error: BaseException) -> None:
+        """In the child of a fork: what waits is sent by the parent alone, so nobody here may wait for it."""
+        # Another thread of the parent may have held it, and that thread is not here.
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+        self.is_closed = True
+        for batch in self.incomplete.values():
+            batch.error = error
+            batch.done = True
 
     def sleep_until(self, wake_s: float) -> bool:
         """The sender will look again at `wake_s`, or when it is woken. False where it must look at once."""

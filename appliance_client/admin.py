@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -41,10 +42,12 @@ class Admin:
     def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
         self._options = options_of(ConnectionOptions, config, options)
         self._core = Core(self._options, now_s=time.monotonic(), auto_create=False)
-        self._core.lock = threading.RLock()
+        self._core.lock = lock = threading.RLock()
         self._controller = -1
+        self._closed = False
         self._core.start()
         self._io = IoThread(self._core, "appliance-admin")
+        self._io.after_fork = lock._at_fork_reinit  # type: ignore[attr-defined]
 
     def create_topic(
         self,
@@ -133,6 +136,7 @@ class Admin:
 
     def close(self) -> None:
         """End the thread."""
+        self._closed = True
         self._io.stop(_JOIN_S)
 
     def __enter__(self) -> Self:
@@ -142,6 +146,12 @@ class Admin:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and not self._closed and not io.forked:
+            warnings.warn("an admin client was not closed", ResourceWarning, stacklevel=2)
+            io.stop(0)
 
 
 __all__ = ["Admin", "ClusterDescription"]

@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import time
+import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from appliance_client.accumulator import Accumulator, RecordFuture
-from appliance_client.arrow_batches import ColumnsFuture
-from appliance_client.arrow_on_demand import columns_to_send, reader_and_schema
+from appliance_client.aio_producer import Producer
+from appliance_client.arrow_on_demand import reader_and_schema
+from appliance_client.consumer import OnCommit, tell_committed
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, logger
 from appliance_client.deaths import REASON
 from appliance_client.errors import (
-    BufferFullError,
     ClientError,
     ClosedError,
     IllegalStateError,
@@ -36,10 +37,9 @@ from appliance_client.errors import (
 from appliance_client.handing_back import AsyncHandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
-from appliance_client.network import Topic
-from appliance_client.options import ConsumerOptions, ProducerOptions, options_of
+from appliance_client.options import ConsumerOptions, options_of, records_max_of
 from appliance_client.parallel_aio import ParallelConsumer
-from appliance_client.producer import ProducerPipeline, make_sender, offsets_and_group
+from appliance_client.producer import offsets_and_group
 from appliance_client.reading import Reading
 from appliance_client.values import (
     ConsumerRecord,
@@ -55,199 +55,6 @@ __all__ = ["Consumer", "ParallelConsumer", "Producer"]
 T = TypeVar("T")
 
 _CLOSE_S: Final = 30.0
-
-
-class Producer:
-    """Sends records. Options as `appliance_client.Producer`."""
-
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
-        self._options = options_of(ProducerOptions, config, options)
-        self._core = Core(self._options, now_s=time.monotonic(), auto_create=True)
-        self._accumulator = Accumulator(
-            max(1, self._options.batch_size), self._options.buffer_memory, self._options.linger_ms / 1000
-        )
-        self._sender = make_sender(self._options, self._core, self._accumulator)
-        self._pipeline = ProducerPipeline(self._options, self._core, self._accumulator, self._sender)
-        self._closed = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._accumulator.on_room = self._notify_room
-        self._core.start()
-        self._io = LoopIo(self._core)
-        self._io.before_sleep = self._accumulator.sleep_until
-        self._intake = self._pipeline.intake(self._io.kick)
-        self._io.kick()
-
-    async def send(  # noqa: PLR0917 - the order that users of kafka-python know
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Any = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordFuture:
-        """Hand a record over; await the future that is returned to know that it is acknowledged.
-
-        Raises:
-            BufferFullError: `buffer.memory` stayed full, or nothing is known of the topic.
-            BrokerError: the topic cannot be written to.
-            RecordTooLargeError, SerializationError: the record cannot be sent.
-        """
-        if not headers:
-            offered = self._intake.offer(topic, value, key, partition, timestamp_ms)
-            if offered is not None:
-                return offered
-        if self._closed:
-            raise ClosedError("the producer is closed")
-        name, key, value, kept, partition, time_ms, told = self._pipeline.prepare(
-            topic, value, key, headers, partition, timestamp_ms
-        )
-        known = self._pipeline.topic(name)
-        if known is None:
-            known = await self._learn(name)
-        is_free = partition is None
-        partition = self._pipeline.partition(known, key, partition)
-        future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
-        if wake:
-            self._io.kick()
-        if future is None:
-            future = await self._when_room(
-                self._accumulator.append, name, partition, key, value, time_ms, kept, told
-            )
-        if is_free:
-            self._pipeline.placed(name, key, value)
-        return future
-
-    async def _learn(self, name: str) -> Topic:
-        limit_s = self._options.max_block_ms / 1000
-        return await self._io.call(
-            self._core.metadata.topic(name, time.monotonic() + limit_s), limit_s + 1, f"metadata of {name}"
-        )
-
-    async def _when_room(self, append: Callable[..., tuple[Any, bool]], *what: Any) -> Any:
-        deadline_s = time.monotonic() + self._options.max_block_ms / 1000
-        self._accumulator.waiters += 1
-        try:
-            while True:
-                taken, _ = append(*what)
-                if taken is not None:
-                    return taken
-                self._io.check()
-                self._io.kick()
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
-                    raise BufferFullError(
-                        f"buffer.memory ({self._options.buffer_memory} bytes) stayed full for "
-                        f"{self._options.max_block_ms} ms"
-                    )
-                waiter: asyncio.Future[None] = self._io.loop.create_future()
-                self._waiting.append(waiter)
-                await asyncio.wait((waiter,), timeout=left_s)
-        finally:
-            self._accumulator.waiters -= 1
-
-    def _notify_room(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def send_arrow(
-        self,
-        topic: str,
-        table: Any,
-        *,
-        key: str | None = "*",
-        value: str | None = "*",
-        timestamp: str | None = "*",
-        headers: str | None = "*",
-        partition: int | str | None = None,
-    ) -> ColumnsFuture:
-        """As `appliance_client.Producer.send_arrow`; await the future that is returned. Encodes in a thread."""
-        if self._closed:
-            raise ClosedError("the producer is closed")
-        columns = await asyncio.to_thread(
-            columns_to_send, self._pipeline, table, key, value, timestamp, headers, partition
-        )
-        known = self._pipeline.topic(topic) or await self._learn(topic)
-        await asyncio.to_thread(columns.check, known)
-        future = ColumnsFuture()
-        fault: BaseException | None = None
-        pieces = columns.encoded(known)
-        try:
-            while batches := await asyncio.to_thread(next, pieces, None):
-                for place, payload, room, count, times_ms in batches:
-                    batch = (topic, place, payload, room, count, times_ms, future.part(count))
-                    taken, wake = self._accumulator.append_encoded(*batch)
-                    if wake:
-                        self._io.kick()
-                    if taken is None:
-                        await self._when_room(self._accumulator.append_encoded, *batch)
-        except BaseException as error:
-            fault = error
-            raise
-        finally:
-            future.settle(fault)
-        return future
-
-    async def flush(self, timeout: float | None = None) -> None:
-        """Send all that was handed over before, and wait until each record is acknowledged or has failed."""
-        await self._io.call(self._sender.flush(), timeout, "flush")
-
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The indexes of a topic's partitions."""
-        found = self._pipeline.topic(topic) or await self._learn(topic)
-        return list(range(found.partitions))
-
-    async def init_transactions(self) -> None:
-        """Once, before the first transaction."""
-        await self._io.call(self._sender.transactions.init(), None, "init_transactions")
-
-    async def begin_transaction(self) -> None:
-        """Begin a transaction."""
-        self._sender.transactions.begin()
-
-    async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
-    ) -> None:
-        """Commit a group's offsets with the transaction."""
-        listed, member = offsets_and_group(offsets, group)
-        await self._io.call(
-            self._sender.transactions.send_offsets(listed, member), None, "send_offsets_to_transaction"
-        )
-
-    async def commit_transaction(self) -> None:
-        """Flush, and commit the transaction."""
-        await self._io.call(self._sender.transactions.commit(), None, "commit_transaction")
-
-    async def abort_transaction(self) -> None:
-        """Drop what is not sent, and abort the transaction."""
-        await self._io.call(self._sender.transactions.abort(), None, "abort_transaction")
-
-    async def close(self, timeout: float | None = None) -> None:
-        """Flush for at most `timeout` seconds (None: `delivery.timeout.ms`), then drop what is left."""
-        if self._closed:
-            return
-        self._closed = True
-        self._intake.close()
-        limit_s = self._options.delivery_timeout_ms / 1000 + 1 if timeout is None else timeout
-        try:
-            if limit_s > 0:
-                await self._io.call(self._sender.flush(), limit_s, "close")
-        except ClientError as error:
-            logger.warning("closing the producer: %s", error)
-        finally:
-            self._sender.fail_all(ClosedError("the producer was closed"))
-            await self._io.close()
-            self._pipeline.close_interceptors()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        await self.close(None if kind is None else 0)
 
 
 class Consumer:
@@ -267,7 +74,9 @@ class Consumer:
             self._handing_back = AsyncHandBack(self._options, retry_topics, Producer, self._keep)
         self._polls = False
         self._given: deque[ConsumerRecord] = deque()
+        self._woken = False
         self._columns: Any = None
+        self._ends: dict[TopicPartition, int] = {}
         self._core.start()
         self._io = LoopIo(self._core)
         self._local = local_logs(self._options.data_directory)
@@ -281,17 +90,17 @@ class Consumer:
     def subscribe(
         self,
         topics: Iterable[str] | str = (),
-        pattern: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
         """Read topics as a member of the group; `pattern` is a regular expression of names."""
-        self._io.check()
+        self._check()
         self._consumer.subscribe(topics, pattern, listener)
         self._io.kick()
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
-        self._io.check()
+        self._check()
         self._take_back()
         self._consumer.assign([TopicPartition(*each) for each in partitions])
         self._io.kick()
@@ -326,8 +135,8 @@ class Consumer:
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Records by partition, as soon as there are any; an empty dict after `timeout_ms`."""
+        most = self._options.max_poll_records if max_records is None else records_max_of(max_records)
         self._take_back()
-        most = self._options.max_poll_records if max_records is None else max_records
         records = await self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
@@ -338,6 +147,8 @@ class Consumer:
         self, timeout_ms: float = 0, max_records: int | None = None, columns: Sequence[str] | None = None
     ) -> Any:
         """Records as a `pyarrow.Table`; as `appliance_client.Consumer.poll_arrow`. Decodes in a thread."""
+        if max_records is not None:
+            max_records = records_max_of(max_records)
         self._consumer.refuse_columns()
         self._take_back()
         if self._columns is None:
@@ -345,6 +156,7 @@ class Consumer:
                 reader_and_schema, self._consumer.fetching, check_crcs=self._options.check_crcs
             )
         reader, schema = self._columns
+        reader.ends = self._ends
         if columns is not None:
             from appliance_client.arrow_reading import schema_of
 
@@ -366,6 +178,15 @@ class Consumer:
                 self._polls = False
             if table.num_rows:
                 return table
+
+    def read_until(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Have `poll_arrow` leave out what lies at these offsets and behind."""
+        self._ends = dict(ends)
+
+    @property
+    def default_timeout_s(self) -> float:
+        """`default.api.timeout.ms`."""
+        return self._options.default_api_timeout_ms / 1000
 
     def _take(self, most: int) -> Records:
         records = self._consumer.take(most)
@@ -417,6 +238,9 @@ class Consumer:
                     if records:
                         return records
                     continue
+                if self._woken:
+                    self._woken = False
+                    return None
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     await asyncio.sleep(0)
@@ -449,9 +273,17 @@ class Consumer:
         while not self._given:
             if self._closed:
                 raise StopAsyncIteration
-            polled = await self.poll(1000)
+            try:
+                polled = await self.poll(1000)
+            except ClosedError:
+                raise StopAsyncIteration from None
             self._given.extend(record for records in polled.values() for record in records)
         return self._given.popleft()
+
+    def wakeup(self) -> None:
+        """From another task: have a poll that waits return at once."""
+        self._woken = True
+        self._news.set()
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading at `offset`."""
@@ -487,7 +319,12 @@ class Consumer:
                 raise TimedOutError(f"no position of {partition} within {limit_ms} ms")
             self._check()
             await asyncio.sleep(0.005)
-        return at
+        return self._not_given().get(partition, at)  # the iterator may have taken more than it has given
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """The end of the partition as the last fetch saw it."""
+        end = self._reading(partition).high_watermark
+        return None if end < 0 else end
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""
@@ -532,6 +369,24 @@ class Consumer:
             given = self._consumer.positions(self._consumer.fetching.readings, self._not_given())
         await self._io.call(self._consumer.commit(given, limit_s), limit_s + 1, "commit")
 
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: OnCommit | None = None,
+    ) -> None:
+        """Commit without waiting. `callback(offsets, error)` runs on the loop."""
+        self._check()
+        consumer = self._consumer
+        limit_s = self._options.default_api_timeout_ms / 1000
+        if offsets is None:
+            what = consumer.positions(consumer.fetching.readings, self._not_given())
+        else:
+            what, _ = offsets_and_group(offsets, "")
+        who = None if consumer.coordinator is None else consumer.owner()
+        task = self._core.scheduler.spawn(consumer.commit(what, limit_s, who))
+        task.when_done(lambda done: tell_committed(callback, what, done.error))
+        self._io.kick()
+
     def _not_given(self) -> dict[TopicPartition, int]:
         """Where the partitions stand of which the iterator has taken more than it has given."""
         found: dict[TopicPartition, int] = {}
@@ -557,9 +412,17 @@ class Consumer:
         """Who this consumer is in its group."""
         return self._consumer.group_metadata()
 
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """The indexes of a topic's partitions."""
+        limit_s = self._options.default_api_timeout_ms / 1000
+        found = await self._io.call(
+            self._core.metadata.topic(topic, time.monotonic() + limit_s), limit_s + 1, f"metadata of {topic}"
+        )
+        return set(range(found.partitions))
+
     async def close(self, timeout_ms: float = _CLOSE_S * 1000) -> None:
         """Commit (with enable.auto.commit), leave the group and close the sockets."""
-        if self._closed:
+        if self._closed or self._io.forked:
             return
         self._take_back()
         self._closed = True
@@ -585,6 +448,12 @@ class Consumer:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        io = getattr(self, "_io", None)
+        if io is not None and not self._closed and not io.closed and not io.forked:
+            warnings.warn("a consumer was not closed", ResourceWarning, stacklevel=2)
+            io.abandon()
 
     def _check(self) -> None:
         if self._closed:

@@ -9,7 +9,7 @@ sync, and the member joins once more so that it can be given to another one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from appliance.errors import MalformedFrame
@@ -75,6 +75,10 @@ class ClassicMembership(Membership):
         counts = {name: self._partitions(name) for name in self._counts}
         if topics != self._joined_topics or (self._is_leader and counts != self._counts):
             self._rejoin.set()
+
+    def watched_topics(self) -> Iterable[str]:
+        """What it assigned by, as the leader."""
+        return self._counts if self._is_leader else ()
 
     def _partitions(self, name: str) -> int:
         topic = self._core.metadata.topics.get(name)

@@ -6,6 +6,7 @@ and `close` may be called from another one.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import warnings
@@ -21,7 +22,7 @@ from appliance_client.deaths import REASON
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
 from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
-from appliance_client.options import ConsumerOptions, options_of
+from appliance_client.options import ConsumerOptions, options_of, records_max_of
 from appliance_client.producer import Producer
 from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
@@ -70,6 +71,8 @@ class Consumer:
         self._ends: dict[TopicPartition, int] = {}
         self._core.start()
         self._io = IoThread(self._core, "appliance-consumer")
+        # In the child of a fork: the thread may have held it, and is not there.
+        self._io.after_fork = self._lock._at_fork_reinit  # type: ignore[attr-defined]
         self._local = local_logs(self._options.data_directory)
         if self._local is not None:
             self._consumer.fetching.local = local = self._local
@@ -82,10 +85,14 @@ class Consumer:
     def subscribe(
         self,
         topics: Iterable[str] | str = (),
-        pattern: str | None = None,
+        pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read topics as a member of the group; `pattern` is a regular expression of names."""
+        """Read topics as a member of the group; `pattern` is a regular expression of names.
+
+        Raises:
+            OptionError: there is no group.id, or the pattern is no regular expression.
+        """
         self._change(lambda: self._consumer.subscribe(topics, pattern, listener))
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -136,8 +143,8 @@ class Consumer:
             CorruptRecordsError: fetched bytes fail their checksum. `seek` steps over them.
             BrokerError: the group or a topic may not be read.
         """
+        most = self._options.max_poll_records if max_records is None else records_max_of(max_records)
         self._take_back()
-        most = self._options.max_poll_records if max_records is None else max_records
         records = self._poll(timeout_ms, lambda: self._take(most)) or {}
         interceptors = self._consumer.interceptors
         if self._handing_back is not None:
@@ -155,6 +162,8 @@ class Consumer:
         from appliance_client.arrow_reading import ColumnsReader, schema_of
 
         schema = schema_of(columns)
+        if max_records is not None:
+            max_records = records_max_of(max_records)
         self._consumer.refuse_columns()
         self._take_back()
         if self._columns is None:
@@ -415,7 +424,7 @@ class Consumer:
 
         def start() -> None:
             task = self._core.scheduler.spawn(self._consumer.commit(what, limit_s, who))
-            task.when_done(lambda done: _tell(callback, what, done.error))
+            task.when_done(lambda done: tell_committed(callback, what, done.error))
 
         self._io.submit(start)
 
@@ -516,9 +525,10 @@ class Consumer:
         return found
 
 
-def _tell(
+def tell_committed(
     callback: OnCommit | None, offsets: dict[TopicPartition, OffsetAndMetadata], error: BaseException | None
 ) -> None:
+    """Tell the application what has become of its `commit_async`."""
     if callback is None:
         if error is not None:
             logger.warning("commit: %s", error)

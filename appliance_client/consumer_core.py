@@ -26,7 +26,7 @@ from appliance_client.key_order import KeyOrder
 from appliance_client.key_orders import KeyOrders
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.network import checked_name
-from appliance_client.options import ConsumerOptions
+from appliance_client.options import ConsumerOptions, pattern_of
 from appliance_client.ordered import Ordered
 from appliance_client.reading import Reading
 from appliance_client.scheduling import Outcome, Task
@@ -97,6 +97,7 @@ class ConsumerCore:
         self._next_commit_s = core.scheduler.now_s + options.auto_commit_interval_ms / 1000
         core.pump = self.fetching.pump
         core.metadata.on_change = self._metadata_changed
+        core.metadata.in_use = self._topics_in_use
         core.metadata.on_refused = self.failed
 
     def _news(self) -> None:
@@ -107,7 +108,7 @@ class ConsumerCore:
     def subscribe(
         self,
         topics: Iterable[str] | str,
-        pattern: str | None,
+        pattern: str | re.Pattern[str] | None,
         listener: RebalanceListener | None,
     ) -> None:
         """Read these topics, or those that match, as a member of the group."""
@@ -119,6 +120,7 @@ class ConsumerCore:
         names = tuple(sorted({checked_name(each) for each in listed}))
         if bool(names) == (pattern is not None):
             raise OptionError("give topics or a pattern, one of both")
+        compiled = None if pattern is None else pattern_of(pattern)
         if self.retry_topics is not None:
             if pattern is not None:
                 raise OptionError("retry.topics needs the names of topics, and takes no pattern")
@@ -126,7 +128,7 @@ class ConsumerCore:
             self.fetching.from_start = frozenset(added)
             names = tuple(sorted({*names, *added}))
         self._names = names
-        self._pattern = re.compile(pattern) if pattern is not None else None
+        self._pattern = compiled
         self._listener = listener
         metadata = self.core.metadata
         if self._pattern is not None:
@@ -195,6 +197,10 @@ class ConsumerCore:
                 and not (hides and topic.is_internal)
             )
         )
+
+    def _topics_in_use(self) -> set[str]:
+        watched = () if self._membership is None else self._membership.watched_topics()
+        return {*self._names, *watched, *(place.topic for place in self.fetching.readings)}
 
     def _metadata_changed(self) -> None:
         self.core.touch()

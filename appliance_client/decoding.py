@@ -12,10 +12,11 @@ from appliance.errors import ClientFault
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from appliance.protocol.records.control import ControlType, control_type
-from appliance_client.errors import CorruptRecordsError
+from appliance_client.errors import CorruptRecordsError, RecordDeserializationError
 from appliance_client.kernel import ConsumerRecord, decode_records
 from appliance_client.options import ConsumerOptions
 from appliance_client.reading import Chunk, Reading
+from appliance_client.values import TopicPartition
 
 
 def take_from(reading: Reading, records_max: int, options: ConsumerOptions) -> list[ConsumerRecord]:
@@ -23,7 +24,7 @@ def take_from(reading: Reading, records_max: int, options: ConsumerOptions) -> l
 
     Raises:
         CorruptRecordsError: a batch does not hold. The position stands before it.
-        Exception: what the application's deserializer raises, as well.
+        RecordDeserializationError: the application's deserializer raised. The position stands at the record.
     """
     found: list[ConsumerRecord] = []
     while len(found) < records_max:
@@ -64,14 +65,19 @@ def _decode_next(reading: Reading, options: ConsumerOptions) -> bool:
         header = b.BatchHeader(*b.HEADER.unpack_from(chunk.records, chunk.at))
         start, stop = chunk.at, chunk.at + header.size_bytes
         records: list[ConsumerRecord] = []
+        next_offset = header.next_offset
         if not is_hidden(chunk, header, options.isolation):
             records = _decode(reading, chunk, chunk.records[start:stop], header, options)
-        chunk.at = stop
+            refused = _deserialize(records, options)
+            if refused is not None:
+                next_offset = refused  # the batch is decoded again from there, and the error comes then
+        if next_offset == header.next_offset:
+            chunk.at = stop
         chunk.before = start
         if records:
             reading.ready = records
             reading.ready_at = 0
-            reading.next_after_ready = header.next_offset
+            reading.next_after_ready = next_offset
             return True
         if reading.position is None or header.next_offset > reading.position:
             reading.position = header.next_offset
@@ -120,19 +126,56 @@ def _decode(
         )
     except ClientFault as error:
         raise CorruptRecordsError(f"{place.topic}-{place.partition}@{header.base_offset}: {error}") from None
+    return records
+
+
+def _deserialize(records: list[ConsumerRecord], options: ConsumerOptions) -> int | None:
+    """Put the application's objects in the place of bytes; where a record is refused, cut it off and all behind it.
+
+    Returns its offset then, and None otherwise.
+
+    Raises:
+        RecordDeserializationError: the first record is refused.
+    """
     key_of, value_of = options.key_deserializer, options.value_deserializer
-    if options.retry_topics and (key_of is not None or value_of is not None):
+    if not records or (key_of is None and value_of is None):
+        return None
+    if options.retry_topics:
         for record in records:
             record.raw = record.key, record.value
-    if key_of is not None:
-        for record in records:
-            if record.key is not None:
-                record.key = key_of(record.key)
-    if value_of is not None:
-        for record in records:
-            if record.value is not None:
-                record.value = value_of(record.value)
-    return records
+    raw = records[0].key, records[0].value
+    refused: int | None = None
+    record = records[0]
+    try:
+        if key_of is not None:
+            for record in records:
+                if record.key is not None:
+                    record.key = key_of(record.key)
+    except Exception as error:
+        refused = _cut_off(records, record, raw, "key", error)
+    try:
+        if value_of is not None:
+            for record in records:
+                if record.value is not None:
+                    record.value = value_of(record.value)
+    except Exception as error:
+        refused = _cut_off(records, record, raw, "value", error)
+    return refused
+
+
+def _cut_off(
+    records: list[ConsumerRecord],
+    refused: ConsumerRecord,
+    raw: tuple[Any, Any],
+    origin: str,
+    error: Exception,
+) -> int:
+    if refused is records[0]:
+        refused.key, refused.value = raw
+        place = TopicPartition(refused.topic, refused.partition)
+        raise RecordDeserializationError(place, refused, origin=origin, error=error) from error
+    del records[records.index(refused) :]
+    return refused.offset
 
 
 def sound_bytes(records: memoryview) -> int:

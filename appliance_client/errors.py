@@ -13,6 +13,7 @@
     │   └── DeliveryTimeoutError     a record was not acknowledged within delivery.timeout.ms
     ├── RecordTooLargeError      larger than max.request.size, or than this transport takes
     ├── SerializationError       a serializer, deserializer or interceptor's output cannot be used
+    │   └── RecordDeserializationError   a deserializer refuses a record; seek to `offset` + 1 to step over it
     ├── CorruptRecordsError      fetched bytes fail their checksum or do not parse
     ├── UnsupportedVersionError  the broker does not speak what the call needs
     ├── BrokerError              the broker answered with an error; `code` is Kafka's
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING
 from appliance.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from appliance_client.values import ConsumerRecord
+    from appliance_client.values import ConsumerRecord, TopicPartition
 
 
 class ClientError(Exception):
@@ -45,7 +46,7 @@ class ClientError(Exception):
 
     retriable: bool = False
     code: int = -1
-    partition: tuple[str, int] | None = None
+    partition: TopicPartition | None = None
 
 
 class UsageError(ClientError):
@@ -108,6 +109,31 @@ class RecordTooLargeError(ClientError):
 
 class SerializationError(ClientError):
     """A serializer or deserializer failed, or returned what cannot be sent."""
+
+
+class RecordDeserializationError(SerializationError):
+    """The application's deserializer refuses a record. The position stays at it: poll raises again, until a seek.
+
+        except RecordDeserializationError as error:
+            consumer.seek(error.partition, error.offset + 1)
+
+    `record` has the bytes of key and value as they were read, `origin` says which of the two was refused ("key" or
+    "value"), and `__cause__` is what the deserializer raised. Source: KIP-334 and KIP-1036.
+    """
+
+    partition: TopicPartition
+
+    def __init__(
+        self, partition: TopicPartition, record: ConsumerRecord, *, origin: str, error: Exception
+    ) -> None:
+        super().__init__(
+            f"{record.topic}-{record.partition}@{record.offset}: the {origin}_deserializer raised "
+            f"{type(error).__name__}: {error}; seek to offset {record.offset + 1} to step over the record"
+        )
+        self.record = record
+        self.origin = origin
+        self.offset = record.offset
+        self.partition = partition
 
 
 class CorruptRecordsError(ClientError):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -126,6 +128,9 @@ class LoopIo:
     def __init__(self, core: Core) -> None:
         self.loop = asyncio.get_running_loop()
         self.closed = False
+        self.forked = False
+        self.after_fork: Callable[[], None] = lambda: None
+        """Called in the child of a fork."""
         self._core = core
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -133,10 +138,15 @@ class LoopIo:
         self._transport = transport_for(core.network.options, self, _tcp)
         self._aside: set[asyncio.Task[None]] = set()
         core.network.run_aside = self._run_aside
+        _living.add(self)
         self.before_sleep: Callable[[float], bool] = lambda _wake_s: True
 
     def check(self) -> None:
         """Raise where nothing can be asked any more."""
+        if self.forked:
+            raise ForkedError(
+                "the process was forked after this client was made; make another one in the child"
+            )
         if self.closed:
             raise ClosedError("the client is closed")
         try:
@@ -196,7 +206,7 @@ class LoopIo:
 
     def kick(self) -> None:
         """Run the core with the loop's next turn."""
-        if self._soon is None and not self.loop.is_closed():
+        if self._soon is None and not self.forked and not self.loop.is_closed():
             self._core.touch()
             self._soon = self.loop.call_soon(self._turn)
 
@@ -253,7 +263,16 @@ class LoopIo:
 
     async def close(self) -> None:
         """Close every socket."""
-        if self.closed:
+        self._shut()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    def abandon(self) -> None:
+        """From any thread: close every socket soon. The client is forgotten."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._shut)
+
+    def _shut(self) -> None:
+        if self.closed or self.forked:
             return
         self.closed = True
         self._core.network.close()
@@ -265,8 +284,19 @@ class LoopIo:
         self._transport.close()
         for descriptor in list(self._watched):
             self.unwatch(descriptor)
-        await asyncio.sleep(0)  # lets the transports close their sockets
 
 
 def _tcp(io: Any, options: ConnectionOptions) -> _TcpTransport:
     return _TcpTransport(io, options.tls)
+
+
+_living: weakref.WeakSet[LoopIo] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for each in _living:
+        each.forked = True
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_mark_forked)

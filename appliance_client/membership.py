@@ -300,6 +300,10 @@ class Membership:
         """The consumer wants other topics, or they have other partitions."""
         raise NotImplementedError
 
+    def watched_topics(self) -> Iterable[str]:
+        """Topics of other members whose partitions this one must know."""
+        return ()
+
     @property
     def _interval_s(self) -> float:
         return self._options.max_poll_interval_ms / 1000

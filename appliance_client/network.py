@@ -7,7 +7,7 @@ broker is known or none of the known answers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -241,6 +241,9 @@ class Metadata:
     """Topics and their leaders, asked for again when they are old or wrong.
 
     Other threads may read `topics`: a topic's `leaders` list only ever has entries replaced.
+
+    A topic that nobody has used for `metadata.max.idle.ms` is forgotten, so that names that were written or read once
+    are not asked for as long as the client lives. Source: `ProducerMetadata.java`.
     """
 
     def __init__(self, network: Network, *, auto_create: bool) -> None:
@@ -255,20 +258,25 @@ class Metadata:
         self._network = network
         self._scheduler = network.scheduler
         self._auto_create = auto_create
-        self._wanted: dict[str, None] = {}
+        self.in_use: Callable[[], Iterable[str]] = lambda: ()
+        """What is not to be forgotten, for however long nobody calls `want`."""
+        self._wanted: dict[str, float] = {}
+        """When each topic was used last."""
         self._needed = Event()
         self._fresh: Outcome[None] = Outcome()
 
     def want(self, *names: str) -> None:
-        """Keep these topics up to date.
+        """Keep these topics up to date, as long as they are used.
 
         Raises:
             BrokerError: as `checked_name`.
         """
+        now_s = self._scheduler.now_s
         for name in names:
             if name not in self._wanted:
-                self._wanted[checked_name(name)] = None
+                checked_name(name)
                 self._needed.set()
+            self._wanted[name] = now_s
 
     def request_update(self) -> None:
         """Ask again soon: a leader is missing or was the wrong one."""
@@ -287,9 +295,9 @@ class Metadata:
             TimedOutError: nobody could be asked before `deadline_s`.
             AuthenticationError: a broker refuses the login.
         """
-        self.want(name)
         refusals = self._refusals
         while True:
+            self.want(name)
             if self._refusals != refusals and self.last_error is not None:
                 raise self.last_error
             found = self.topics.get(name)
@@ -297,7 +305,7 @@ class Metadata:
                 return found
             if found is not None and not error_of(found.error_code).retriable:
                 self._wanted.pop(name, None)
-                del self.topics[name]
+                self._forget(name)
                 raise error_of(found.error_code, f"topic {name}")
             if self._scheduler.now_s >= deadline_s:
                 if found is not None:
@@ -374,7 +382,8 @@ class Metadata:
                 self._refused(error)
             return False
         self.last_error = None
-        complete = self._learn(answer)
+        complete = self._learn(answer, is_all=names is None)
+        self._forget_idle()
         fresh, self._fresh = self._fresh, Outcome()
         fresh.resolve(None)
         self.on_change()
@@ -388,7 +397,23 @@ class Metadata:
         self.on_refused(error)
         self.on_change()
 
-    def _learn(self, answer: MetadataResponse) -> bool:
+    def _forget_idle(self) -> None:
+        now_s = self._scheduler.now_s
+        for name in self.in_use():
+            self._wanted[name] = now_s
+        idle_s = self._network.options.metadata_max_idle_ms / 1000
+        for name in [name for name, used_s in self._wanted.items() if used_s + idle_s < now_s]:
+            del self._wanted[name]
+        if not self.all_topics:
+            for name in [name for name in self.topics if name not in self._wanted]:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        topic_id = self.topics.pop(name).key.topic_id
+        if topic_id is not None and self.names.get(topic_id) == name:
+            del self.names[topic_id]
+
+    def _learn(self, answer: MetadataResponse, *, is_all: bool) -> bool:
         for broker in answer.brokers:
             self._network.learn_endpoint(broker.node_id, broker.host, broker.port)
         complete = True
@@ -407,9 +432,9 @@ class Metadata:
                 # Unknown may be wanted for ever by a consumer: that is no reason to ask every 100 ms.
                 complete = complete and each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if old is not None and old.key.topic_id == each.topic_id:
-                for index, (known, new) in enumerate(zip(old.leaders, leaders, strict=False)):
-                    if known.epoch > new.epoch >= 0:
-                        leaders[index] = known
+                leaders = _newer(old.leaders, leaders)
+            elif old is not None and old.key.topic_id is not None:
+                self.names.pop(old.key.topic_id, None)
             topic = Topic(
                 TopicKey(each.name, each.topic_id),
                 leaders,
@@ -419,10 +444,19 @@ class Metadata:
             self.topics[each.name] = topic
             if each.topic_id is not None:
                 self.names[each.topic_id] = each.name
-        if self.all_topics:
+        if self.all_topics and is_all:
             for name in [name for name in self.topics if name not in told]:
-                del self.topics[name]
+                self._forget(name)
         return complete
+
+
+def _newer(known: list[Leader], told: list[Leader]) -> list[Leader]:
+    """The leaders that were told, where none with a later epoch is known."""
+    found = list(told)
+    for index, (old, new) in enumerate(zip(known, told, strict=False)):
+        if old.epoch > new.epoch >= 0:
+            found[index] = old
+    return found
 
 
 def checked_name(name: Any) -> str:

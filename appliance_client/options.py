@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
+from operator import index
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,7 +31,7 @@ Deserializer = Callable[[bytes], Any]
 DEFAULT_PORT: Final = 9092
 INT32_MAX: Final = 2_147_483_647
 INT64_MAX: Final = 9_223_372_036_854_775_807
-_LONG: Final = ("buffer_memory", "max_block_ms", "metadata_max_age_ms", "linger_ms")
+_LONG: Final = ("buffer_memory", "max_block_ms", "metadata_max_age_ms", "metadata_max_idle_ms", "linger_ms")
 """Options that are a long in Kafka; the other numbers are an int."""
 LEVELS: Final = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131_072, 22)}
 """Compression levels, as Kafka's `compression.gzip.level` and the others bound them."""
@@ -62,6 +63,7 @@ class ConnectionOptions:
     client_id: str = "appliance-client"
     request_timeout_ms: int = 30_000
     metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     reconnect_backoff_ms: int = 50
@@ -121,6 +123,7 @@ class ConnectionOptions:
             "receive_message_max_bytes",
         ):
             _at_least(self, name, 1)
+        _at_least(self, "metadata_max_idle_ms", 5_000)
         for name in (
             "retry_backoff_ms",
             "retry_backoff_max_ms",
@@ -405,6 +408,36 @@ def addresses_of(servers: Any) -> tuple[str, tuple[Address, ...]]:
             f"bootstrap.servers: one transport for a client, not {' and '.join(sorted(schemes))}"
         )
     return min(schemes), tuple(found)
+
+
+def pattern_of(pattern: Any) -> re.Pattern[str]:
+    """The regular expression of a subscription.
+
+    Raises:
+        OptionError: it is none. Found later, it would stop the thread that matches names.
+    """
+    given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(given, str):
+        raise OptionError(f"pattern is {pattern!r}: a regular expression as text")
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise OptionError(f"pattern is {given!r}, which is no regular expression: {error}") from None
+
+
+def records_max_of(given: Any) -> int:
+    """How many records a poll may give, as callers write it.
+
+    Raises:
+        OptionError: it is no whole number from 1 on.
+    """
+    try:
+        found = -1 if isinstance(given, bool) else index(given)
+    except TypeError:
+        found = -1
+    if found < 1:
+        raise OptionError(f"max_records is {given!r}: a whole number from 1 on, or None")
+    return found
 
 
 def _at_least(options: ConnectionOptions, name: str, least: int) -> None:

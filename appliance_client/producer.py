@@ -23,13 +23,14 @@ from appliance_client.errors import (
     BufferFullError,
     ClientError,
     ClosedError,
+    ForkedError,
     RecordTooLargeError,
     SerializationError,
 )
 from appliance_client.intake import Intake
 from appliance_client.kernel import NO_HEADERS, RECORD_OVERHEAD_BYTES, Headers, partition_of_key
 from appliance_client.network import Topic
-from appliance_client.options import INT64_MAX, ProducerOptions, options_of
+from appliance_client.options import INT64_MAX, ProducerOptions, Serializer, options_of
 from appliance_client.partitioners import Sticky, partitioner_of
 from appliance_client.sender import Sender
 from appliance_client.thread import IoThread
@@ -106,18 +107,39 @@ class ProducerPipeline:
         self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
     ) -> tuple[str, bytes | None, bytes | None, Any, int | None, int, OnDone | None]:
         """Interceptors and serializers. Returns topic, key, value, headers, partition, time and who is told."""
-        told: OnDone | None = None
         if self._is_transactional:
             self.sender.transactions.check_send()
-        if self._interceptors:
-            record = self._intercept(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
-            topic, value, key = record.topic, record.value, record.key
-            headers, partition, timestamp_ms = record.headers, record.partition, record.timestamp_ms
-            told = self._acknowledged
+        if not self._interceptors:
+            return self._serialized(topic, value, key, headers, partition, timestamp_ms, None)
+        record = self._intercept(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        try:
+            return self._serialized(
+                record.topic,
+                record.value,
+                record.key,
+                record.headers,
+                record.partition,
+                record.timestamp_ms,
+                self._acknowledged,
+            )
+        except BaseException as error:
+            self._acknowledged(None, error)
+            raise
+
+    def _serialized(  # noqa: PLR0917
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        told: OnDone | None,
+    ) -> tuple[str, bytes | None, bytes | None, Any, int | None, int, OnDone | None]:
         if self._key_serializer is not None and key is not None:
-            key = self._key_serializer(key)
+            key = _by_serializer(self._key_serializer, key, "key")
         if self._value_serializer is not None and value is not None:
-            value = self._value_serializer(value)
+            value = _by_serializer(self._value_serializer, value, "value")
         if timestamp_ms is not None:
             timestamp_ms = _checked_time(timestamp_ms)
         size = RECORD_OVERHEAD_BYTES
@@ -240,7 +262,7 @@ class Producer:
         self._io.before_sleep = self._accumulator.sleep_until
         self._io.after_sleep = self._accumulator.woken
         self._intake = self._pipeline.intake(self._io.ring)
-        self._io.after_fork = self._intake.close
+        self._io.after_fork = partial(after_fork, self._intake, self._accumulator)
         self._io.on_failure = partial(_give_up, self._intake, self._accumulator)
         self._offer = self._intake.offer
 
@@ -270,18 +292,23 @@ class Producer:
         name, key, value, kept, partition, time_ms, told = self._pipeline.prepare(
             topic, value, key, headers, partition, timestamp_ms
         )
-        known = self._pipeline.topic(name)
-        if known is None:
-            known = self._learn(name)
         is_free = partition is None
-        partition = self._pipeline.partition(known, key, partition)
-        future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
-        if wake:
-            self._io.ring()
-        if future is None:
-            future = self._when_room(
-                self._accumulator.append, name, partition, key, value, time_ms, kept, told
-            )
+        try:
+            known = self._pipeline.topic(name)
+            if known is None:
+                known = self._learn(name)
+            partition = self._pipeline.partition(known, key, partition)
+            future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
+            if wake:
+                self._io.ring()
+            if future is None:
+                future = self._when_room(
+                    self._accumulator.append, name, partition, key, value, time_ms, kept, told
+                )
+        except BaseException as error:
+            if told is not None:
+                told(None, error)
+            raise
         if is_free:
             self._pipeline.placed(name, key, value)
         return future
@@ -343,6 +370,7 @@ class Producer:
 
     def partitions_for(self, topic: str) -> list[int]:
         """The indexes of a topic's partitions."""
+        self._io.check()
         found = self._pipeline.topic(topic) or self._learn(topic)
         return list(range(found.partitions))
 
@@ -384,6 +412,7 @@ class Producer:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _fail_the_rest(self) -> None:
+        self._accumulator.close()
         self._sender.fail_all(ClosedError("the producer was closed"))
 
     def close(self, timeout: float | None = None) -> None:
@@ -453,6 +482,7 @@ def make_sender(options: ProducerOptions, core: Core, accumulator: Accumulator) 
     """The sender of a core, hooked into its `run`."""
     sender = Sender(options, core.scheduler, core.network, core.metadata, accumulator)
     core.pump = sender.pump
+    core.metadata.in_use = accumulator.topics
     sender.touch = core.touch
     return sender
 
@@ -470,9 +500,16 @@ def _notify(room: threading.Condition) -> None:
         room.notify_all()
 
 
+def after_fork(intake: Intake, accumulator: Accumulator) -> None:
+    """In the child of a fork: nothing more is taken, and nobody waits for what the parent sends."""
+    intake.close()
+    accumulator.forked(ForkedError("the process was forked; the parent knows what became of the record"))
+
+
 def _give_up(intake: Intake, accumulator: Accumulator) -> None:
     """The thread has failed: nothing that waits will be sent."""
     intake.close()
+    accumulator.close()
     for batch in list(accumulator.incomplete.values()):
         accumulator.finish(batch, -1, -1, ClosedError("internal error of the client, see its log"))
 
@@ -526,6 +563,15 @@ def headers_of(given: Any) -> Headers:
 
 async def _later(call: Any) -> Any:
     return call()
+
+
+def _by_serializer(serializer: Serializer, given: Any, what: str) -> Any:
+    try:
+        return serializer(given)
+    except SerializationError:
+        raise
+    except Exception as error:
+        raise SerializationError(f"the {what}_serializer raised {type(error).__name__}: {error}") from error
 
 
 def _bytes(value: Any, what: str) -> bytes:

@@ -361,6 +361,7 @@ class Sender:
         version_max = self._version_max
         keys: dict[str, TopicKey] = {}
         for queue, _ in sent:
+            self._metadata.want(queue.topic)
             topic = self._metadata.topics.get(queue.topic)
             keys[queue.topic] = topic.key if topic is not None else TopicKey(queue.topic, None)
         if any(key.topic_id is None for key in keys.values()):

@@ -41,6 +41,8 @@ class IoThread:
         core.network.run_aside = self._run_aside
         self._tasks: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell_lock = threading.RLock()
+        """Nobody rings while the bell is closed: its number may be that of another file at once."""
         self._epoll = select.epoll()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._watched: dict[int, Callable[[int], None]] = {}
@@ -71,12 +73,10 @@ class IoThread:
             raise ClosedError("the client is closed")
 
     def ring(self) -> None:
-        """Wake the thread."""
-        try:
-            os.eventfd_write(self._bell, 1)
-        except (OSError, ValueError):
+        """Wake the thread, unless it has ended."""
+        with self._bell_lock:
             if not self.ended.is_set():
-                raise
+                os.eventfd_write(self._bell, 1)
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have this called on the thread."""
@@ -108,13 +108,16 @@ class IoThread:
 
         self.submit(start)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not done.is_set():
-            left_s = 1.0 if deadline_s is None else min(1.0, deadline_s - time.monotonic())
-            if left_s <= 0:
-                self.submit(lambda: _cancel(started))
-                raise TimedOutError(f"{what}: not done within {timeout_s:.1f} s")
-            if not done.wait(left_s) and self.ended.is_set():
-                raise ClosedError("the client was closed")
+        try:
+            while not done.is_set():
+                left_s = 1.0 if deadline_s is None else min(1.0, deadline_s - time.monotonic())
+                if left_s <= 0:
+                    raise TimedOutError(f"{what}: not done within {timeout_s:.1f} s")
+                if not done.wait(left_s) and self.ended.is_set():
+                    raise ClosedError("the client was closed")
+        except BaseException:  # KeyboardInterrupt, too: what nobody waits for must not go on
+            self.submit(lambda: _cancel(started))
+            raise
         outcome: Outcome[T] = started[0]
         return outcome.result()
 
@@ -219,9 +222,10 @@ class IoThread:
     def _end(self) -> None:
         with self._core.lock:
             self._end_core()
-        self.ended.set()
+        with self._bell_lock:
+            self.ended.set()
+            os.close(self._bell)
         self._epoll.close()
-        os.close(self._bell)
 
     def _end_core(self) -> None:
         self._core.network.close()

@@ -8,8 +8,9 @@ import pytest
 
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
+from appliance.protocol.records.record import Record, encode_record, frame_batch
 from appliance_client.core import Core
-from appliance_client.errors import CorruptRecordsError, OffsetOutOfRangeError
+from appliance_client.errors import CorruptRecordsError, OffsetOutOfRangeError, RecordDeserializationError
 from appliance_client.fetching import Fetching
 from appliance_client.options import ConsumerOptions, options_of
 from appliance_client.reading import Chunk, Reading
@@ -28,6 +29,17 @@ def fetched(data: bytes, **options: Any) -> tuple[Fetching, Reading]:
     reading.seek(0)
     reading.chunks.append(Chunk(memoryview(data), len(data), ()))
     return fetching, reading
+
+
+def keyed(*records: tuple[bytes | None, bytes | None]) -> bytes:
+    """A batch of records with these values and keys."""
+    encoded = [
+        encode_record(Record(value, key), offset_delta=number, timestamp_delta_ms=0)
+        for number, (value, key) in enumerate(records)
+    ]
+    return frame_batch(
+        b"".join(encoded), count=len(records), base_offset=0, base_timestamp_ms=1000, max_timestamp_ms=1000
+    )
 
 
 def values(fetching: Fetching, most: int) -> list[Any]:
@@ -53,13 +65,52 @@ def test_records_before_a_corrupt_batch_are_handed_out_before_the_error(most: in
         assert reading.position == 3
 
 
-def test_records_before_one_that_the_applications_deserializer_refuses_are_handed_out() -> None:
-    fetching, reading = fetched(batch_of(0, b"1", b"2") + batch_of(2, b"three"), value_deserializer=int)
-    assert values(fetching, 500) == [1, 2]
+@pytest.mark.parametrize("most", [1, 2, 500])
+def test_records_before_one_that_the_applications_deserializer_refuses_are_handed_out(most: int) -> None:
+    """Also those of its own batch, and a seek steps over it."""
+    data = batch_of(0, b"1", b"2") + batch_of(2, b"3", b"four", b"5") + batch_of(5, b"6")
+    fetching, reading = fetched(data, value_deserializer=int)
+    found: list[Any] = []
+    while len(found) < 3:
+        given = values(fetching, most)
+        assert 0 < len(given) <= most
+        found += given
+        assert reading.position == len(found)
+    assert found == [1, 2, 3]
     for _ in range(2):
-        with pytest.raises(ValueError, match="three"):
-            values(fetching, 500)
-        assert reading.position == 2
+        with pytest.raises(
+            RecordDeserializationError, match="t-3@3: the value_deserializer raised"
+        ) as raised:
+            values(fetching, most)
+        assert reading.position == 3
+    error = raised.value
+    assert (error.partition, error.offset, error.origin) == (PLACE, 3, "value")
+    assert error.record.value == b"four", "the application may look at it, or keep it elsewhere"
+    assert isinstance(error.__cause__, ValueError)
+    reading.seek(error.offset + 1)
+    reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+    while len(found) < 5:
+        found += values(fetching, most)
+    assert found == [1, 2, 3, 5, 6]
+
+
+def test_a_key_that_is_refused_behind_a_value_that_is_comes_second() -> None:
+    def no_key(_key: bytes) -> object:
+        raise LookupError("no such schema")
+
+    data = keyed((b"1", None), (b"two", None), (b"3", b"k"), (b"4", None))
+    fetching, reading = fetched(data, value_deserializer=int, key_deserializer=no_key)
+    assert values(fetching, 500) == [1]
+    with pytest.raises(RecordDeserializationError, match="@1: the value_deserializer"):
+        values(fetching, 500)
+    reading.seek(2)
+    reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+    with pytest.raises(
+        RecordDeserializationError, match="@2: the key_deserializer raised LookupError"
+    ) as raised:
+        values(fetching, 500)
+    assert raised.value.record.key == b"k"
+    assert raised.value.record.value == b"3"
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
@@ -101,6 +152,6 @@ def test_an_error_of_one_partition_loses_no_records_of_another() -> None:
     for _ in range(4):
         try:
             found += values(fetching, 500)
-        except ValueError:
+        except RecordDeserializationError:
             continue
     assert found == [1, 2]
