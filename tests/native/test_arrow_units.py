@@ -22,8 +22,10 @@ from appliance.protocol.columns.encode import (
     pieces,
 )
 from appliance.protocol.records import batch as b
+from appliance.protocol.records.compression import Codec, compress
+from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
-from appliance_client import arrow
+from appliance_client import arrow, arrow_reading
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
@@ -229,19 +231,131 @@ def batch_of(first: int, *values: bytes, step: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("broken", [b.RECORDS + 3, b.CRC, b.MAX_TIMESTAMP])
-def test_a_corrupt_batch_is_an_error_and_nothing_has_moved(broken: int) -> None:
+def test_records_before_a_corrupt_batch_are_given_and_then_the_error_as_by_poll(broken: int) -> None:
     bad = bytearray(batch_of(2, b"c", b"d"))
     bad[broken] ^= 0x40
     reader, reading = reader_of(batch_of(0, b"a", b"b") + bytes(bad) + batch_of(4, b"e"))
+    assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"a", b"b"]
     for _ in range(2):
-        with pytest.raises(CorruptRecordsError, match="t-3@2: checksum fails"):
+        with pytest.raises(CorruptRecordsError, match="t-3@2: checksum fails") as told:
             reader.table(reader.begin(None), None, None)
-        assert reading.position == 0
+        assert told.value.partition == PLACE
+        assert reading.position == 2
         assert len(reading.chunks) == 1
     reading.seek(4)
     reading.chunks.append(Chunk(memoryview(batch_of(4, b"e")), len(batch_of(4, b"e")), ()))
     assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"e"]
     assert reading.position == 5
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_before_a_batch_that_does_not_decode_are_given(codec: Codec) -> None:
+    lying = frame_batch(b"\x7f\x00\x00", count=1, base_offset=2, attributes=int(codec))
+    reader, reading = reader_of(batch_of(0, b"a", b"b") + lying)
+    assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"a", b"b"]
+    assert reading.position == 2
+    with pytest.raises(CorruptRecordsError, match="t-3@2: "):
+        reader.table(reader.begin(None), None, None)
+
+
+def test_a_corrupt_partition_does_not_keep_others_from_their_records() -> None:
+    reader, reading = reader_of(batch_of(0, b"a"))
+    other = TopicPartition("t", 4)
+    reader._fetching.assign([PLACE, other])
+    bad = bytearray(batch_of(0, b"x"))
+    bad[b.CRC] ^= 1
+    second = reader._fetching.readings[other]
+    second.seek(0)
+    second.chunks.append(Chunk(memoryview(bytes(bad)), len(bad), ()))
+    found, errors = [], []
+    for _ in range(4):
+        try:
+            found += reader.table(reader.begin(None), None, None)["value"].to_pylist()
+        except CorruptRecordsError as error:
+            errors.append(error.partition)
+    assert found == [b"a"]
+    assert errors[-1] == other
+    assert (reading.position, second.position) == (1, 0)
+
+
+def compressed(first: int, value: bytes, count: int = 1) -> bytes:
+    records = b"".join(
+        encode_record(Record(value), offset_delta=n, timestamp_delta_ms=0) for n in range(count)
+    )
+    return frame_batch(
+        compress(Codec.ZSTD, records), count=count, base_offset=first, attributes=int(Codec.ZSTD)
+    )
+
+
+def test_a_table_of_what_compresses_well_is_bounded_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 6 << 20)
+    batches = [compressed(5 * n, bytes([n]) * 400_000, 5) for n in range(20)]
+    reader, reading = reader_of(b"".join(batches))
+    reading.chunks.append(Chunk(memoryview(compressed(100, b"last")), len(compressed(100, b"last")), ()))
+    found: list[tuple[int, bytes]] = []
+    calls = 0
+    while taken := reader.begin(None):
+        table = reader.table(taken, None, ("offset", "value"))
+        assert table.nbytes < (6 << 20) + (5 << 20)
+        found += zip(
+            table["offset"].to_pylist(), (each[:1] for each in table["value"].to_pylist()), strict=True
+        )
+        assert reading.position == len(found)
+        calls += 1
+    assert found == [*((5 * n + k, bytes([n])) for n in range(20) for k in range(5)), (100, b"l")]
+    assert calls >= 40_000_000 // (12 << 20)
+
+
+@pytest.mark.parametrize("stops", ["bytes", "corrupt"])
+def test_what_is_cut_off_among_transactions_keeps_its_state(
+    stops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer commits, and later aborts: what was walked over must not hide the records before the abort."""
+
+    def transactional(first: int, value: bytes, codec: Codec = Codec.NONE) -> bytes:
+        record = encode_record(Record(value), offset_delta=0, timestamp_delta_ms=0)
+        return frame_batch(
+            compress(codec, record),
+            count=1,
+            base_offset=first,
+            attributes=b.TRANSACTIONAL | int(codec),
+            producer_id=9,
+            producer_epoch=0,
+        )
+
+    def end(first: int, *, committed: bool) -> bytes:
+        marker = EndTransactionMarker(committed, 0)
+        made = encode_marker_batch(marker, producer_id=9, producer_epoch=0, timestamp_ms=1)
+        return first.to_bytes(8, "big") + made[8:]
+
+    middle = bytearray(transactional(1, b"b" * 100, Codec.ZSTD))
+    sound = bytes(middle)
+    if stops == "corrupt":
+        middle[b.CRC] ^= 1
+    else:
+        monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 1)
+    parts = [
+        transactional(0, b"a"),
+        bytes(middle),
+        end(2, committed=True),
+        transactional(3, b"aborted"),
+        end(4, committed=False),
+        compressed(5, b"z"),
+    ]
+    data = bytearray(b"".join(parts))
+    reader, reading = reader_of(b"", isolation_level="read_committed")
+    reading.chunks[0] = Chunk(memoryview(data), len(data), [(9, 3)])
+    found = reader.table(reader.begin(None), None, ("value",))["value"].to_pylist()
+    assert found == [b"a"]
+    assert reading.position == 1
+    if stops == "corrupt":
+        data[len(parts[0]) : len(parts[0]) + len(sound)] = sound
+    while taken := reader.begin(None):
+        found += reader.table(taken, None, ("value",))["value"].to_pylist()
+    assert found == [b"a", b"b" * 100, b"z"]
+    assert reading.position == 6
 
 
 def test_records_that_do_not_add_up_are_an_error_though_their_checksum_holds() -> None:
