@@ -61,6 +61,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """
     if columns is None:
         return SCHEMA
+    if isinstance(columns, str):
+        raise OptionError(f"columns is {columns!r}: a list of names")
     if not columns:
         raise OptionError("columns: name one at least")
     unknown = [name for name in columns if name not in SCHEMA.names]

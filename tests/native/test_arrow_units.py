@@ -414,6 +414,35 @@ def test_a_time_that_is_no_64_bit_number_of_milliseconds_is_refused(seconds: int
         encoded(table, 1000)
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("column", "wrong", "says"),
+    [
+        ("timestamp", pa.scalar(-7), "a time before 1970"),
+        ("timestamp", pa.scalar(1 << 60, pa.timestamp("s")), "a time beyond 64 bits"),
+        ("headers", pa.scalar([{"key": "ok"}, {"value": b"v"}], HEADERS), "a header without a name"),
+        ("headers", pa.scalar([{"key": "ok"}, None], HEADERS), "a null among a record's headers"),
+    ],
+)
+def test_the_first_wrong_row_is_named(column: str, wrong: Any, says: str, *, is_chunked: bool) -> None:
+    """Rows 0 to 2 are nothing to complain of, 3 and 5 are wrong, and a piece has one row or all of them."""
+    rows = pa.array([None] * 3 + [wrong, None, wrong], wrong.type)
+    table = pa.table({"value": ["x"] * 6, column: pa.chunked_array([rows.slice(0, 2), rows.slice(2)])})
+    with pytest.raises(UnfitColumns, match=f"^row 3: {column}: column '{column}' has {says}") as told:
+        encoded(table, 1000, piece_bytes=1 if is_chunked else 1 << 20)
+    assert told.value.row == 3
+
+
+@pytest.mark.parametrize("names", [("value", "name"), ("v", "key"), ("value", "key")])
+def test_a_header_field_that_is_named_value_is_no_name(names: tuple[str, str]) -> None:
+    row = [{names[0]: "content", names[1]: "name"}]
+    (batch,) = encoded(pa.table({"value": ["x"], "headers": [row]}), 1000)
+    assert [record.headers for record in decode_records(batch)] == [(("name", b"content"),)]
+
+
 @pytest.mark.parametrize("ms_before_1970", [1, 2, 600_000_000_000])
 def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> None:
     asked: dict[TopicPartition, int] = {}
@@ -426,6 +455,46 @@ def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> No
     at = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=ms_before_1970)
     arrow._resolved(Asked(), "start", at, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
     assert asked == {PLACE: 0}  # Kafka gives negative times a meaning of their own: -1 is the end
+
+
+@pytest.mark.parametrize("edge", ["start", "end"])
+def test_a_time_within_a_millisecond_asks_for_the_next_one(edge: str) -> None:
+    """A record of 12:00:00.010 is older than 12:00:00.010500."""
+    asked: list[int] = []
+
+    class Asked:
+        def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, None]:
+            asked.extend(times.values())
+            return dict.fromkeys(times)
+
+    for microseconds in (10_000, 10_001, 10_500, 11_000):
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        arrow._resolved(Asked(), edge, at, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+    assert asked == [10, 11, 11, 11]
+
+
+@pytest.mark.parametrize("place", [True, -1, 1.5, "5", None, {3: -1}, {3: "x"}])
+def test_what_is_no_place_is_refused(place: Any) -> None:
+    with pytest.raises(OptionError, match=r"^start is .*: earliest, latest, an offset from 0 on"):
+        arrow._resolved(None, "start", place, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+
+
+def test_offsets_may_be_of_any_type_of_whole_numbers() -> None:
+    found = arrow._resolved(None, "start", np.int64(4), {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+    assert found == {PLACE: 4}
+    found = arrow._resolved(None, "end", {3: np.int32(4)}, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type, dict-item]
+    assert found == {PLACE: 4}
+
+
+def test_a_name_instead_of_a_list_of_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="columns is 'value': a list of names"):
+        arrow_reading.schema_of("value")
+
+
+@pytest.mark.parametrize("how", [{"group_id": "g"}, {"config": {"group.id": "g"}}])
+def test_a_bounded_read_commits_for_no_group(how: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="joins no group"):
+        arrow.read_arrow("t", bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200, **how)
 
 
 def test_a_negative_number_of_records_is_refused() -> None:
