@@ -50,7 +50,8 @@ def topic(address: str) -> str:
 def create(address: str, partitions: int = 1, name: str | None = None) -> str:
     name = name or f"frames-{next(_numbers)}"
     with Admin(bootstrap_servers=address) as admin:
-        admin.create_topic(name, partitions)
+        # Times of the records are those of March: a pass of retention would delete them in the middle of a slow test.
+        admin.create_topic(name, partitions, configs={"retention.ms": "-1"})
     return name
 
 
