@@ -63,8 +63,10 @@ class ClosingSockets:
         self._queue.put(sock)
         if self._thread is None:
             # A daemon, because the end of the process must not wait for it. Then the kernel does not wait either.
-            self._thread = threading.Thread(target=self._run, name="closing", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="closing", daemon=True)
+            with suppress(RuntimeError):  # the host has no thread left: the next call tries again
+                thread.start()
+                self._thread = thread
         return False
 
     def take_closed(self) -> int:

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from appliance.channels.own_user import peer_of
-from appliance.config.sections.shared_memory import LANE_DIRECTORY
+from appliance.config.sections.shared_memory import LANE_DIRECTORY, LANE_SOCKET
 from appliance.errors import ConfigurationError, HostFault
 from appliance.lane.closing import ClosingSockets
 
-NAME: Final = "hello"
 _BACKLOG: Final = 128
 
 
@@ -47,7 +46,7 @@ class LaneDoor:
             try:
                 os.fchmod(descriptor, 0o700)
                 # The path of a Unix socket is short, and that of a data directory may be long.
-                path = f"/proc/self/fd/{descriptor}/{NAME}"
+                path = f"/proc/self/fd/{descriptor}/{LANE_SOCKET}"
                 with suppress(FileNotFoundError):
                     os.unlink(path)
                 self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

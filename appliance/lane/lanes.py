@@ -106,7 +106,9 @@ class Lanes:
         self._area_bytes = self._layout.area_bytes
         self._requests_at = self._layout.requests
         self._answer_ring = self._layout.answer_ring
-        self._request_bytes_max = min(settings.network.request_max_bytes, self._area_bytes)
+        self._request_bytes_max = min(
+            settings.network.request_max_bytes, self._area_bytes, host.pool.largest_bytes
+        )
         self._in_flight_max = settings.network.requests_in_flight_per_connection
         self._idle_ns = settings.network.connections_max_idle_ms * NS_PER_MS
         self._bound_bytes = host.pool.size_bytes // BOUND_PART
@@ -181,7 +183,7 @@ class Lanes:
         for lane in ready:
             try:
                 if lane.out or lane.queue:
-                    self._send_out(lane)
+                    self._send_what_fits(lane)
                 self._take(lane)
             except Exception as error:
                 self.contain(lane, error)
@@ -426,11 +428,7 @@ class Lanes:
         assert isinstance(session, LaneSession)
         if session.closed:
             return
-        try:
-            self._send_out(session)
-        except (StorageFault, OSError) as fault:
-            self.fault(session, str(fault))
-            return
+        self._send_what_fits(session)
         if not session.closed and not session.out and session.words[lay.REQUEST_TAIL] != session.request_head:
             self._ready.add(session)
 
@@ -438,6 +436,13 @@ class Lanes:
         """Take the requests that waited until now."""
         assert isinstance(session, LaneSession)
         self._ready.add(session)
+
+    def _send_what_fits(self, lane: LaneSession) -> None:
+        """Write answers while there is room. End the lane if records cannot be read."""
+        try:
+            self._send_out(lane)
+        except (StorageFault, OSError) as fault:
+            self.fault(lane, str(fault))
 
     def _send_out(self, lane: LaneSession) -> None:
         """Write answers in order while there is room.
