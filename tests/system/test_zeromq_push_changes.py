@@ -158,13 +158,13 @@ def test_a_subscriber_over_its_quota_waits_and_goes_on(served: Served, context: 
     for _ in range(count - 1):
         assert not write(served, topic, bytes(10_000))
     whose = ("--user", ME.removeprefix("User:"))
-    command(served, "quotas", "set", "consumer_byte_rate=1000", *whose)
+    command(served, "quotas", "set", "consumer_byte_rate=5000", *whose)
     with ZeroMqSession(context, served.listener) as session:
         session.subscribe(1, topic, max_bytes=20_000)
         offsets: list[int] = []
         with suppress(NothingCame):
             while True:
-                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=1_500)
+                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=700)
         assert 0 < len(offsets) < count  # it is throttled
         session.heartbeat()
         assert session.receive().kind == wire.HEARTBEAT
