@@ -205,6 +205,9 @@ class Pushing:
         if not subscription.out:
             if subscription.queue is None or subscription.queue[0].answer is None:
                 return
+            # Before the look at the rules: the answer may wait for the window for hours.
+            if not outgoing.may_send(owner):
+                return
             if subscription.acls is not _acls_of(self._image.current()):
                 subscription.discard_answer()
                 self.fetch(subscription)
