@@ -185,7 +185,7 @@ class Pushing:
     def push_all(self, session: GatewaySession) -> None:
         """Go on with all subscriptions of a session that have something, because its window may be open again."""
         for subscription in list(session.subscriptions.values()):
-            if session.closed or not session.window.is_open:
+            if session.closed or not self._outgoing.may_send(session):
                 return
             assert isinstance(subscription, Subscription)
             if not subscription.closed:
