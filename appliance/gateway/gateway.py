@@ -12,6 +12,7 @@ make this process hold:
 | requests unanswered | `network.requests.in.flight.per.connection`, `zeromq.bytes.in.flight.max` | the session ends |
 | requests held, all sessions | a quarter of the pool's size | the session that holds most ends |
 | sent and not acknowledged | the window, at most `zeromq.window.max.bytes` | its answers wait |
+| that, all sessions | `limits.outstanding_max` | each is sent one message at a time |
 | that, of a session that has ended in silence | `KEPT_BYTES_MAX` | its connection ends |
 | answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
 | heartbeats | one that is not acknowledged | no other is sent |
@@ -47,14 +48,14 @@ from appliance.gateway.frames import (
     parse_heartbeat,
     parse_unsubscribe,
 )
-from appliance.gateway.limits import RECEIVED_MAX, opened, sent_max
+from appliance.gateway.limits import RECEIVED_MAX, new_window, opened, outstanding_max, sent_max
 from appliance.gateway.outgoing import Outgoing
 from appliance.gateway.pushing import Pushing
 from appliance.gateway.received import IPC_HOST, Wire, api_key, client_of, joined, key_of
 from appliance.gateway.session import GatewaySession
 from appliance.gateway.session_numbers import SessionNumbers, new_mark
 from appliance.gateway.subscription import Subscription
-from appliance.gateway.window import Window
+from appliance.gateway.window import Outstanding
 from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS
 from appliance.journal import RateLimited
 from appliance.requests.apis import SERVED_AFTER_CLOSE
@@ -125,8 +126,8 @@ class Gateway:
         self._by_connection: dict[tuple[int, bytes], GatewaySession] = {}
         self._ready: set[int] = set()  # descriptors
         self._starved: set[GatewaySession] = set()
-        self._held_bytes = 0
-        self._owed_bytes = 0
+        self._held_bytes = self._owed_bytes = 0
+        self._outstanding = Outstanding(outstanding_max(settings))
         self._reported = 0
         self._may_read = True
         self._is_draining = False
@@ -387,12 +388,11 @@ class Gateway:
         self, door: Door, routing_id: bytes, header: zmq.Frame, wanted: Open, now_ns: int
     ) -> GatewaySession:
         principal, host, pid = client_of(header)
-        told_host = IPC_HOST if pid and self._settings.tells_arrival_address else None
         session = GatewaySession(
             door,
             routing_id,
             token=os.urandom(TOKEN_BYTES),
-            window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=new_mark),
+            window=new_window(wanted.window, self._settings, self._outstanding),
             principal=principal,
             key=key_of(header),
             wire=Wire.of(header),
@@ -402,7 +402,7 @@ class Gateway:
             listener="PLAINTEXT",
             host=host,
             pid=pid,
-            told_host=told_host,
+            told_host=IPC_HOST if pid and self._settings.tells_arrival_address else None,
             now_ns=now_ns,
         )
         if wanted.client_id:
@@ -439,6 +439,7 @@ class Gateway:
         self._held_bytes -= session.held_bytes
         self._owed_bytes -= session.owed_bytes
         session.held.clear()
+        session.window.forget()
         session.abandon()
         for subscription in list(session.subscriptions.values()):
             self._pushing.end(subscription)
@@ -583,7 +584,7 @@ class Gateway:
         for session in list(self._by_connection.values()):
             self._end(session)
         epoll = self._host.cycle.epoll
-        for descriptor in (self._doorkeeper.fileno(), *(door.descriptor for door in self._doors)):
+        for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
             with suppress(OSError):
                 epoll.unregister(descriptor)
         close_doors(self._doors, linger_ms=LINGER_MS)

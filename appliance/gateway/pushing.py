@@ -185,7 +185,7 @@ class Pushing:
     def push_all(self, session: GatewaySession) -> None:
         """Go on with all subscriptions of a session that have something, because its window may be open again."""
         for subscription in list(session.subscriptions.values()):
-            if session.closed or not session.window.is_open:
+            if session.closed or not self._outgoing.may_send(session):
                 return
             assert isinstance(subscription, Subscription)
             if not subscription.closed:
@@ -204,6 +204,9 @@ class Pushing:
         outgoing = self._outgoing
         if not subscription.out:
             if subscription.queue is None or subscription.queue[0].answer is None:
+                return
+            # Before the look at the rules: the answer may wait for the window for hours.
+            if not outgoing.may_send(owner):
                 return
             if subscription.acls is not _acls_of(self._image.current()):
                 subscription.discard_answer()

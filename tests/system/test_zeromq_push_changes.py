@@ -143,6 +143,24 @@ def test_a_subscriber_that_may_not_read_any_more_is_sent_nothing_more(
         assert b"for others only" not in push
 
 
+def test_an_answer_that_waited_for_the_window_is_not_pushed_under_other_rules(
+    served: Served, context: Context
+) -> None:
+    topic = on_slot_0(served, "paused")
+    for _ in range(10):
+        assert not write(served, topic, bytes(10_000))
+    with ZeroMqSession(context, served.listener, window=20_000, acknowledges=False) as session:
+        session.subscribe(1, topic, max_bytes=10_000)
+        offsets: list[int] = []
+        with suppress(NothingCame):
+            while True:
+                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=500)
+        assert 0 < len(offsets) < 10
+        command(served, "acls", "deny", ME, "read", "--topic", topic)
+        session.credit(session.marks[-1], 1 << 20)
+        assert error_of(session.push(SOON_MS)[1], topic) == TOPIC_AUTHORIZATION_FAILED
+
+
 def test_other_rules_do_not_disturb_a_subscription(served: Served, context: Context) -> None:
     topic = on_slot_0(served, "calm")
     with ZeroMqSession(context, served.listener) as session:
@@ -158,13 +176,13 @@ def test_a_subscriber_over_its_quota_waits_and_goes_on(served: Served, context: 
     for _ in range(count - 1):
         assert not write(served, topic, bytes(10_000))
     whose = ("--user", ME.removeprefix("User:"))
-    command(served, "quotas", "set", "consumer_byte_rate=1000", *whose)
+    command(served, "quotas", "set", "consumer_byte_rate=5000", *whose)
     with ZeroMqSession(context, served.listener) as session:
         session.subscribe(1, topic, max_bytes=20_000)
         offsets: list[int] = []
         with suppress(NothingCame):
             while True:
-                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=1_500)
+                offsets += pushed_offsets(session, topic, len(offsets) + 1, timeout_ms=700)
         assert 0 < len(offsets) < count  # it is throttled
         session.heartbeat()
         assert session.receive().kind == wire.HEARTBEAT
