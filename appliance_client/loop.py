@@ -10,16 +10,20 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from appliance_client.connection import Connection
 from appliance_client.core import Core
-from appliance_client.errors import ClosedError, ForkedError, TimedOutError
+from appliance_client.errors import ClosedError, ForkedError, TimedOutError, TransportError
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Outcome, Scheduler
+from appliance_client.tcp import kind_of, reason_of
 from appliance_client.transport import READABLE, WRITABLE, do_what_is_wanted, transport_for
 
 T = TypeVar("T")
+
+_NEXT_ADDRESS_S: Final = 0.25
+"""A name's next address is tried as well when one has not answered for so long (RFC 8305)."""
 
 
 class _TcpLink(asyncio.BufferedProtocol):
@@ -53,7 +57,10 @@ class _TcpLink(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._connection.link is self:
             self._connection.link = None
-            self._connection.lost(str(error) if error else "closed by the broker")
+            if isinstance(error, ssl.SSLError):
+                self._connection.lost(f"TLS: {reason_of(error)}", kind_of(error))
+            else:
+                self._connection.lost(str(error) if error else "closed by the broker")
             self._io.kick()
 
     def pause_writing(self) -> None:
@@ -99,15 +106,25 @@ class _TcpTransport:
         try:
             await asyncio.wait_for(
                 self._io.loop.create_connection(
-                    lambda: link, host, port, ssl=self._tls, server_hostname=host if self._tls else None
+                    lambda: link,
+                    host,
+                    port,
+                    ssl=self._tls,
+                    server_hostname=host if self._tls else None,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
                 ),
                 connection.setup_timeout_s,
             )
-        except (OSError, TimeoutError) as error:
-            if connection.link is link:
-                connection.link = None
-                connection.lost(f"cannot connect: {error or 'no answer in time'}")
-                self._io.kick()
+        except ssl.SSLError as error:
+            self._lost(connection, link, f"TLS: {reason_of(error)}", kind_of(error))
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            self._lost(connection, link, f"cannot connect: {error or 'no answer in time'}", TransportError)
+
+    def _lost(self, connection: Connection, link: _TcpLink, reason: str, kind: type[TransportError]) -> None:
+        if connection.link is link:
+            connection.link = None
+            connection.lost(reason, kind)
+            self._io.kick()
 
     def may_sleep(self) -> bool:
         """The loop tells of everything."""
