@@ -206,6 +206,7 @@ class Producer(NotCopied):
         finally:
             self._accumulator.close()
             self._sender.fail_all(ClosedError("the producer was closed"))
+            _notify_room(self._waiting)
             await self._io.close()
             self._pipeline.close_interceptors()
 

@@ -10,7 +10,7 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from appliance_client.connection import Connection
 from appliance_client.core import Core
@@ -21,9 +21,6 @@ from appliance_client.tcp import kind_of, reason_of
 from appliance_client.transport import READABLE, WRITABLE, do_what_is_wanted, transport_for
 
 T = TypeVar("T")
-
-_NEXT_ADDRESS_S: Final = 0.25
-"""A name's next address is tried as well when one has not answered for so long (RFC 8305)."""
 
 
 class _TcpLink(asyncio.BufferedProtocol):
@@ -104,21 +101,41 @@ class _TcpTransport:
     async def _open(self, connection: Connection, link: _TcpLink) -> None:
         host, port = connection.address
         try:
-            await asyncio.wait_for(
-                self._io.loop.create_connection(
-                    lambda: link,
-                    host,
-                    port,
-                    ssl=self._tls,
-                    server_hostname=host if self._tls else None,
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
-                ),
-                connection.setup_timeout_s,
-            )
+            async with asyncio.timeout(connection.setup_timeout_s):
+                used = await self._connected(host, port, connection.failures)
+                await self._io.loop.create_connection(
+                    lambda: link, sock=used, ssl=self._tls, server_hostname=host if self._tls else None
+                )
         except ssl.SSLError as error:
             self._lost(connection, link, f"TLS: {reason_of(error)}", kind_of(error))
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             self._lost(connection, link, f"cannot connect: {error or 'no answer in time'}", TransportError)
+
+    async def _connected(self, host: str, port: int, failures: int) -> socket.socket:
+        """A socket that is connected to one of the name's addresses, after a silent one to the next, as in `tcp.py`."""
+        loop = self._io.loop
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        first = failures % len(addresses)
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in addresses[first:] + addresses[:first]:
+            try:
+                made = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            except OSError as error:
+                failed = error
+                continue
+            try:
+                await loop.sock_connect(made, address)
+                if made.getsockname() != made.getpeername():
+                    return made
+                # A port that nobody listens on may be connected to itself.
+                raise OSError("connected to itself")
+            except OSError as error:
+                made.close()
+                failed = error
+            except BaseException:
+                made.close()
+                raise
+        raise failed or OSError("no address")
 
     def _lost(self, connection: Connection, link: _TcpLink, reason: str, kind: type[TransportError]) -> None:
         if connection.link is link:
@@ -154,6 +171,7 @@ class LoopIo:
         self._watched: dict[int, tuple[Callable[[int], None], int]] = {}
         self._transport = transport_for(core.network.options, self, _tcp)
         self._aside: set[asyncio.Task[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
         core.network.run_aside = self._run_aside
         _living.add(self)
         self.before_sleep: Callable[[float], bool] = lambda _wake_s: True
@@ -251,6 +269,7 @@ class LoopIo:
 
         Raises:
             TimedOutError: it was not done after `timeout_s`; it is cancelled.
+            ClosedError: the client is closed, or was while waiting.
         """
         try:
             self.check()
@@ -258,6 +277,7 @@ class LoopIo:
             coroutine.close()
             raise
         waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiters.add(waiter)
         task = self._core.scheduler.spawn(coroutine)
 
         def wake(_done: Outcome[T]) -> None:
@@ -276,6 +296,8 @@ class LoopIo:
             task.cancel()
             self.kick()
             raise
+        finally:
+            self._waiters.discard(waiter)
         return task.result()
 
     async def close(self) -> None:
@@ -295,6 +317,9 @@ class LoopIo:
         self._core.network.close()
         self._core.run(time.monotonic())
         do_what_is_wanted(self._core.network, self._transport)
+        for waiter in self._waiters:
+            if not waiter.done():  # nobody runs the core any more
+                waiter.set_exception(ClosedError("the client was closed"))
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()
