@@ -31,6 +31,14 @@ OnDone = Callable[[Any, Any], None]
 """Called with a record's metadata and None, or with None and the error."""
 
 
+def header_bytes(headers: Headers) -> int:
+    """The most that the headers of a record take."""
+    size = 0
+    for name, content in headers:
+        size += 10 + 4 * len(name) + (0 if content is None else len(content))
+    return size
+
+
 class Batch:
     """Records of one partition that are sent, acknowledged and retried together."""
 
@@ -244,8 +252,7 @@ class Accumulator:
         if value is not None:
             size += len(value)
         if headers:
-            for name, content in headers:
-                size += 10 + 4 * len(name) + (0 if content is None else len(content))
+            size += header_bytes(headers)
         wake = False
         self.lock.acquire()
         try:

@@ -20,7 +20,7 @@ from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, Des
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
-from appliance_client.core import Core
+from appliance_client.core import Core, NotCopied
 from appliance_client.errors import AuthenticationError, TransportError, error_of
 from appliance_client.options import ConnectionOptions, options_of
 from appliance_client.thread import IoThread
@@ -36,7 +36,7 @@ class ClusterDescription(NamedTuple):
     brokers: Mapping[int, tuple[str, int]]
 
 
-class Admin:
+class Admin(NotCopied):
     """Asks and changes the cluster. Every call waits for the answer, at most `request.timeout.ms` for each attempt."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

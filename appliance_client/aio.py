@@ -26,7 +26,7 @@ from appliance_client.aio_producer import Producer
 from appliance_client.arrow_on_demand import reader_and_schema
 from appliance_client.consumer import OnCommit, tell_committed
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
-from appliance_client.core import Core, logger
+from appliance_client.core import Core, NotCopied, logger
 from appliance_client.deaths import REASON
 from appliance_client.errors import (
     ClientError,
@@ -48,6 +48,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    time_of,
 )
 
 __all__ = ["Consumer", "ParallelConsumer", "Producer"]
@@ -57,7 +58,7 @@ T = TypeVar("T")
 _CLOSE_S: Final = 30.0
 
 
-class Consumer:
+class Consumer(NotCopied):
     """Reads records. Options as `appliance_client.Consumer`; `async for record in consumer`."""
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
@@ -85,7 +86,12 @@ class Consumer:
             self._io.watch(self._local.descriptor, self._consumer.fetching.heard)
         self._io.kick()
         if topics:
-            self.subscribe(topics)
+            try:
+                self.subscribe(topics)
+            except BaseException:
+                self._closed = True
+                self._io.abandon()
+                raise
 
     def subscribe(
         self,
@@ -257,11 +263,14 @@ class Consumer:
     async def _run_turns(self) -> None:
         while self._consumer.turns:
             turn = self._consumer.turns.popleft()
+            self._core.scheduler.advance(time.monotonic())
+            self._consumer.turn_begins()
             try:
                 done = turn.call()
                 if inspect.isawaitable(done):
                     await done
             finally:
+                self._consumer.turn_ends()
                 turn.outcome.resolve(None)
                 self._io.kick()
 
@@ -338,7 +347,7 @@ class Consumer:
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = await self._list({TopicPartition(*place): at for place, at in times_ms.items()})
+        found = await self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     async def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_on_demand import columns_to_send
-from appliance_client.core import Core, logger
+from appliance_client.core import Core, NotCopied, logger
 from appliance_client.errors import BufferFullError, ClientError, ClosedError
 from appliance_client.loop import LoopIo
 from appliance_client.network import Topic
@@ -23,7 +23,7 @@ from appliance_client.producer import ProducerPipeline, after_fork, make_sender,
 from appliance_client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 
-class Producer:
+class Producer(NotCopied):
     """Sends records. Options as `appliance_client.Producer`."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
@@ -206,6 +206,7 @@ class Producer:
         finally:
             self._accumulator.close()
             self._sender.fail_all(ClosedError("the producer was closed"))
+            _notify_room(self._waiting)
             await self._io.close()
             self._pipeline.close_interceptors()
 

@@ -162,9 +162,15 @@ class CooperativeSticky(Sticky):
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
         """As sticky, without what somebody else still owns."""
         result = self._balanced(partitions, members)
-        owner = {place: member for member, said in members.items() for place in owned_by(said)[0]}
+        owner: dict[TopicPartition, tuple[int, str]] = {}
+        for member, said in members.items():
+            owned, generation = owned_by(said)
+            for place in owned:
+                # A member that missed a generation claims what is another one's since then.
+                if place not in owner or generation >= owner[place][0]:
+                    owner[place] = generation, member
         return {
-            member: sorted(place for place in places if owner.get(place, member) == member)
+            member: sorted(place for place in places if owner.get(place, (0, member))[1] == member)
             for member, places in result.items()
         }
 

@@ -29,7 +29,13 @@ from appliance_client.assignors import (
     encode_subscription,
 )
 from appliance_client.core import Core
-from appliance_client.errors import AuthenticationError, ClientError, TransportError, error_of
+from appliance_client.errors import (
+    AuthenticationError,
+    ClientError,
+    IllegalStateError,
+    TransportError,
+    error_of,
+)
 from appliance_client.membership import Application, Coordinator, Membership
 from appliance_client.options import ConsumerOptions
 from appliance_client.scheduling import Event, first_of
@@ -202,10 +208,15 @@ class ClassicMembership(Membership):
             fresh = self._core.metadata.updated()
             await first_of(fresh, self._scheduler.sleep(self._options.request_timeout_ms / 1000))
         self._counts = {name: self._partitions(name) for name in names}
-        assigned = chosen.assign({name: count for name, count in self._counts.items() if count}, members)
-        return tuple(
-            SyncGroupAssignment(member, encode_assignment(assigned.get(member, []))) for member in members
-        )
+        try:
+            assigned = chosen.assign({name: count for name, count in self._counts.items() if count}, members)
+            return tuple(
+                SyncGroupAssignment(member, encode_assignment(assigned.get(member, []))) for member in members
+            )
+        except Exception as error:  # the application's own assignor
+            raise IllegalStateError(
+                f"the assignor {chosen.name} raised {type(error).__name__}: {error}"
+            ) from error
 
     async def _sync_group(
         self, assignments: tuple[SyncGroupAssignment, ...], protocol_name: str | None
@@ -226,7 +237,12 @@ class ClassicMembership(Membership):
         )
         if answer.error_code:
             await self._judge(answer.error_code)
-        return decode_assignment(answer.assignment)
+        try:
+            return decode_assignment(answer.assignment)
+        except MalformedFrame as error:
+            raise error_of(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"an assignment that does not parse: {error}"
+            ) from None
 
     async def _take_over(self, places: Sequence[TopicPartition], *, cooperative: bool) -> None:
         new = tuple(sorted(places))

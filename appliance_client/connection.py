@@ -20,6 +20,7 @@ that does not come within its time loses the connection, since all later answers
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ Make = Callable[[int, int], Sequence[Buffer]]
 """(version, correlation id) to the buffers of a request."""
 Read = Callable[[int, memoryview], Any]
 """(version, whole frame) to the answer."""
+
+logger = logging.getLogger("appliance_client")
 
 SMALL_FRAME_BYTES: Final = 64 * 1024
 SOFTWARE: Final = ApiVersionsRequest("appliance-client", "0.1.0")
@@ -124,6 +127,11 @@ class Connection:
     def address(self) -> tuple[str, int]:
         """Host and port of this broker. Beside TCP: a bootstrap address as it was given, and 0."""
         return self._network.address(self.node_id, self._failures)
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed since the broker was last reached."""
+        return self._failures
 
     @property
     def broker_id(self) -> int:
@@ -269,6 +277,7 @@ class Connection:
             self._authentication = None
         host, port = self.address
         place = f"{host}:{port}" if port else host
+        self._log(place, reason)
         self.state = self.IDLE
         self.outgoing.clear()
         self._requests = None
@@ -286,6 +295,15 @@ class Connection:
         for outcome in told:
             outcome.reject(kind(f"{place}: {reason}"))
         self._network.on_change()
+
+    def _log(self, place: str, reason: str) -> None:
+        """Say why a broker cannot be reached: a consumer's poll gives nothing then, and never an error.
+
+        The first time, then after 2, 4, 8 and so on failures.
+        """
+        tries = self._failures + 1
+        if self.state != self.READY and not self._network.closed and tries & self._failures == 0:
+            logger.warning("broker %s: no connection (attempt %d): %s", place, tries, reason)
 
     def drop(self, reason: str) -> None:
         """Have the transport close the socket; for everybody else the connection is lost at once."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
-from appliance_client.core import Core, logger
+from appliance_client.core import Core, NotCopied, logger
 from appliance_client.deaths import REASON
 from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
 from appliance_client.handing_back import HandBack
@@ -33,6 +33,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    time_of,
 )
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ _JOIN_S: Final = 5.0
 _CLOSE_S: Final = 30.0
 
 
-class Consumer:
+class Consumer(NotCopied):
     """Reads records. `config` has Kafka's names with dots, keyword arguments have underscores.
 
     with Consumer("greetings", bootstrap_servers="localhost:9092", group_id="readers") as consumer:
@@ -78,7 +79,11 @@ class Consumer:
             self._consumer.fetching.local = local = self._local
             self._io.submit(lambda: self._io.watch(local.descriptor, self._consumer.fetching.heard))
         if topics:
-            self.subscribe(topics)
+            try:
+                self.subscribe(topics)
+            except BaseException:
+                self.close(0)
+                raise
 
     # ── what to read ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,10 +280,13 @@ class Consumer:
                 if not self._consumer.turns:
                     return
                 turn = self._consumer.turns.popleft()
+                self._core.scheduler.advance(time.monotonic())
+                self._consumer.turn_begins()
             try:
                 turn.call()
             finally:
                 with self._lock:
+                    self._consumer.turn_ends()
                     turn.outcome.resolve(None)
                 self._io.ring()
 
@@ -383,7 +391,7 @@ class Consumer:
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = self._list({TopicPartition(*place): at for place, at in times_ms.items()})
+        found = self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:

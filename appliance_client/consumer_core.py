@@ -24,6 +24,7 @@ from appliance_client.handing_back import RetryTopics
 from appliance_client.interceptors import ConsumerInterceptors, Records
 from appliance_client.key_order import KeyOrder
 from appliance_client.key_orders import KeyOrders
+from appliance_client.listener import RebalanceListener
 from appliance_client.membership import Coordinator, Membership
 from appliance_client.network import checked_name
 from appliance_client.options import ConsumerOptions, pattern_of
@@ -35,20 +36,6 @@ from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMeta
 NOTHING: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 __all__ = ["ConsumerCore", "RebalanceListener", "Records", "Turn"]
-
-
-class RebalanceListener:
-    """Told within `poll` of what the group gives to this consumer and takes from it. Override what is wanted."""
-
-    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> Any:
-        """These are new; a seek here counts."""
-
-    def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> Any:
-        """These go to another member; a commit here still counts."""
-
-    def on_partitions_lost(self, lost: Sequence[TopicPartition]) -> Any:
-        """These are somebody else's already; a commit would be refused."""
-        return self.on_partitions_revoked(lost)
 
 
 class Turn(NamedTuple):
@@ -204,6 +191,9 @@ class ConsumerCore:
 
     def _metadata_changed(self) -> None:
         self.core.touch()
+        own = {*self._names, *(place.topic for place in self.fetching.readings)} - self.fetching.from_start
+        for error in self.core.metadata.refusals(own):
+            self.failed(error)
         if self._membership is not None:
             self._membership.subscription_changed()
 
@@ -305,6 +295,14 @@ class ConsumerCore:
         """The application goes on with what it got."""
         self._polls = False
         self._polled_s = self.core.scheduler.now_s
+
+    def turn_begins(self) -> None:
+        """A listener runs: how long it takes counts against max.poll.interval.ms, as in Kafka."""
+        self.poll_ends()
+
+    def turn_ends(self) -> None:
+        """The poll goes on."""
+        self._polls = True
 
     @property
     def _commits_by_itself(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from appliance_client.network import Metadata, Network
 from appliance_client.options import ConnectionOptions
@@ -62,6 +62,16 @@ class Core:
             return self.scheduler.now_s
         times = [each for each in (self.scheduler.next_s(), self._pump_at_s) if each is not None]
         return min(times, default=None)
+
+
+class NotCopied:
+    """A client has connections of its own: it is made where it is used."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} has connections of its own and cannot be pickled or copied; "
+            "make one in each process"
+        )
 
 
 def _log_failure(outcome: Outcome[Any]) -> None:

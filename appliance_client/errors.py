@@ -34,7 +34,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from appliance.protocol.errors import ErrorCode
 
@@ -49,6 +49,10 @@ class ClientError(Exception):
     code: int = -1
     partition: TopicPartition | None = None
     row: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross the border of a process whole: the pools of `concurrent.futures` pickle them."""
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class UsageError(ClientError):
@@ -205,6 +209,12 @@ class FatalTransactionError(TransactionError):
 
 class ProducerFencedError(FatalTransactionError):
     """A newer producer with this transactional id has taken over, or the transaction timed out."""
+
+
+def _restored(kind: type[ClientError], args: tuple[Any, ...], state: dict[str, Any]) -> ClientError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 def described(code: int) -> tuple[str, str, bool]:

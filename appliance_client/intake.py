@@ -9,10 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from appliance_client.accumulator import Accumulator, RecordFuture
 from appliance_client.kernel import NO_HEADERS, RECORD_OVERHEAD_BYTES, partition_of_key
+
+INT64_MAX: Final = 9_223_372_036_854_775_807
 
 
 class _Place:
@@ -137,7 +139,7 @@ class Intake:
         time_ms: int
         if timestamp_ms is None:
             time_ms = int(time.time() * 1000)
-        elif isinstance(timestamp_ms, int) and timestamp_ms >= 0:
+        elif isinstance(timestamp_ms, int) and 0 <= timestamp_ms <= INT64_MAX:
             time_ms = timestamp_ms
         else:
             return None

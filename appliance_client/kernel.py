@@ -191,6 +191,20 @@ class ConsumerRecord:
             raise IllegalStateError("a record can be handed back if its consumer has retry.topics=true")
         return source.hand_back(self, reason, is_dead)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it for another process, which cannot hand it back: the consumer is here."""
+        return ConsumerRecord, (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp,
+            self.timestamp_type,
+            self.key,
+            self.value,
+            self.headers,
+            self.leader_epoch,
+        )
+
     def __repr__(self) -> str:
         return (
             f"ConsumerRecord({self.topic}-{self.partition}@{self.offset}, timestamp={self.timestamp}, "

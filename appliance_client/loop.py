@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from appliance_client.connection import Connection
 from appliance_client.core import Core
-from appliance_client.errors import ClosedError, ForkedError, TimedOutError
+from appliance_client.errors import ClosedError, ForkedError, TimedOutError, TransportError
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Outcome, Scheduler
+from appliance_client.tcp import kind_of, reason_of
 from appliance_client.transport import READABLE, WRITABLE, do_what_is_wanted, transport_for
 
 T = TypeVar("T")
@@ -53,7 +54,10 @@ class _TcpLink(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._connection.link is self:
             self._connection.link = None
-            self._connection.lost(str(error) if error else "closed by the broker")
+            if isinstance(error, ssl.SSLError):
+                self._connection.lost(f"TLS: {reason_of(error)}", kind_of(error))
+            else:
+                self._connection.lost(str(error) if error else "closed by the broker")
             self._io.kick()
 
     def pause_writing(self) -> None:
@@ -97,17 +101,47 @@ class _TcpTransport:
     async def _open(self, connection: Connection, link: _TcpLink) -> None:
         host, port = connection.address
         try:
-            await asyncio.wait_for(
-                self._io.loop.create_connection(
-                    lambda: link, host, port, ssl=self._tls, server_hostname=host if self._tls else None
-                ),
-                connection.setup_timeout_s,
-            )
-        except (OSError, TimeoutError) as error:
-            if connection.link is link:
-                connection.link = None
-                connection.lost(f"cannot connect: {error or 'no answer in time'}")
-                self._io.kick()
+            async with asyncio.timeout(connection.setup_timeout_s):
+                used = await self._connected(host, port, connection.failures)
+                await self._io.loop.create_connection(
+                    lambda: link, sock=used, ssl=self._tls, server_hostname=host if self._tls else None
+                )
+        except ssl.SSLError as error:
+            self._lost(connection, link, f"TLS: {reason_of(error)}", kind_of(error))
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            self._lost(connection, link, f"cannot connect: {error or 'no answer in time'}", TransportError)
+
+    async def _connected(self, host: str, port: int, failures: int) -> socket.socket:
+        """A socket that is connected to one of the name's addresses, after a silent one to the next, as in `tcp.py`."""
+        loop = self._io.loop
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        first = failures % len(addresses)
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in addresses[first:] + addresses[:first]:
+            try:
+                made = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            except OSError as error:
+                failed = error
+                continue
+            try:
+                await loop.sock_connect(made, address)
+                if made.getsockname() != made.getpeername():
+                    return made
+                # A port that nobody listens on may be connected to itself.
+                raise OSError("connected to itself")
+            except OSError as error:
+                made.close()
+                failed = error
+            except BaseException:
+                made.close()
+                raise
+        raise failed or OSError("no address")
+
+    def _lost(self, connection: Connection, link: _TcpLink, reason: str, kind: type[TransportError]) -> None:
+        if connection.link is link:
+            connection.link = None
+            connection.lost(reason, kind)
+            self._io.kick()
 
     def may_sleep(self) -> bool:
         """The loop tells of everything."""
@@ -137,6 +171,7 @@ class LoopIo:
         self._watched: dict[int, tuple[Callable[[int], None], int]] = {}
         self._transport = transport_for(core.network.options, self, _tcp)
         self._aside: set[asyncio.Task[None]] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
         core.network.run_aside = self._run_aside
         _living.add(self)
         self.before_sleep: Callable[[float], bool] = lambda _wake_s: True
@@ -234,6 +269,7 @@ class LoopIo:
 
         Raises:
             TimedOutError: it was not done after `timeout_s`; it is cancelled.
+            ClosedError: the client is closed, or was while waiting.
         """
         try:
             self.check()
@@ -241,6 +277,7 @@ class LoopIo:
             coroutine.close()
             raise
         waiter: asyncio.Future[None] = self.loop.create_future()
+        self._waiters.add(waiter)
         task = self._core.scheduler.spawn(coroutine)
 
         def wake(_done: Outcome[T]) -> None:
@@ -259,6 +296,8 @@ class LoopIo:
             task.cancel()
             self.kick()
             raise
+        finally:
+            self._waiters.discard(waiter)
         return task.result()
 
     async def close(self) -> None:
@@ -278,6 +317,9 @@ class LoopIo:
         self._core.network.close()
         self._core.run(time.monotonic())
         do_what_is_wanted(self._core.network, self._transport)
+        for waiter in self._waiters:
+            if not waiter.done():  # nobody runs the core any more
+                waiter.set_exception(ClosedError("the client was closed"))
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()

@@ -7,7 +7,7 @@ broker is known or none of the known answers.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -313,6 +313,15 @@ class Metadata:
                 raise TimedOutError(f"no metadata of topic {name}: {self.last_error or 'no answer yet'}")
             await first_of(self.updated(), self._scheduler.sleep(deadline_s - self._scheduler.now_s))
 
+    def refusals(self, names: Iterable[str]) -> Iterator[ClientError]:
+        """Why topics among these cannot be read, for reasons that do not pass by themselves."""
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is not None and topic.error_code:
+                error = error_of(topic.error_code, f"topic {name}")
+                if not error.retriable:
+                    yield error
+
     def leader(self, topic: str, partition: int) -> Leader | None:
         """Who leads a partition, None where it is not known."""
         found = self.topics.get(topic)
@@ -426,8 +435,10 @@ class Metadata:
             leaders = [Leader(NO_LEADER, -1)] * len(each.partitions)
             for part in each.partitions:
                 if part.partition_index < len(leaders):
-                    leaders[part.partition_index] = Leader(part.leader_id, part.leader_epoch)
-                    complete = complete and part.leader_id != NO_LEADER
+                    is_known = part.leader_id >= 0 and part.leader_id in self._network.endpoints
+                    leader_id = part.leader_id if is_known else NO_LEADER
+                    leaders[part.partition_index] = Leader(leader_id, part.leader_epoch)
+                    complete = complete and is_known
             if each.error_code and error_of(each.error_code).retriable:
                 # Unknown may be wanted for ever by a consumer: that is no reason to ask every 100 ms.
                 complete = complete and each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

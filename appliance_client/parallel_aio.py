@@ -70,6 +70,7 @@ class ParallelConsumer(RebalanceListener):
     def stop(self) -> None:
         """Have `run` return when the records that are being processed are done and committed."""
         self._stops = True
+        self._consumer.wakeup()
 
     async def run(self) -> None:
         """Process records until `stop`. Raises as `parallel.ParallelConsumer.run`."""
@@ -161,13 +162,16 @@ class ParallelConsumer(RebalanceListener):
             # What `process` waited for was cancelled. The worker goes on; it would hold its lane for ever.
             failure = failure_of(task.record, error)
         async with self._changed:
+            has_room = True
             if is_done:
-                self._window.done(task)
+                has_room = self._window.done(task)
             else:
                 self._window.give_up(task)
                 self._failure = self._failure or failure
                 self._stops = True
             self._changed.notify_all()
+        if has_room:
+            self._consumer.wakeup()
 
     async def _is_processed(self, record: ConsumerRecord) -> bool:
         """As `parallel.ParallelConsumer._is_processed`."""

@@ -16,9 +16,9 @@ from operator import index
 from types import TracebackType
 from typing import Any, Final, Self
 
-from appliance_client.accumulator import Accumulator, OnDone, RecordFuture
+from appliance_client.accumulator import Accumulator, OnDone, RecordFuture, header_bytes
 from appliance_client.arrow_batches import ColumnsFuture
-from appliance_client.core import Core
+from appliance_client.core import Core, NotCopied
 from appliance_client.errors import (
     BufferFullError,
     ClientError,
@@ -151,13 +151,17 @@ class ProducerPipeline:
             if type(value) is not bytes:
                 value = _bytes(value, "value")
             size += len(value)
+        kept = NO_HEADERS
+        if headers:
+            kept = headers_of(headers)
+            size += header_bytes(kept)
         if size > self._sure_bytes:
             self._check_size(size)
         return (
             topic,
             key,
             value,
-            headers_of(headers) if headers else NO_HEADERS,
+            kept,
             partition,
             int(time.time() * 1000) if timestamp_ms is None else timestamp_ms,
             told,
@@ -238,7 +242,7 @@ class ProducerPipeline:
             )
 
 
-class Producer:
+class Producer(NotCopied):
     """Sends records, for any number of threads. `config` has Kafka's names, keyword arguments underscores.
 
     with Producer(bootstrap_servers="localhost:9092") as producer:
@@ -466,6 +470,11 @@ class Producer:
                     if taken is not None:
                         return taken
                     self._io.check()
+                    if self._io.is_current():
+                        raise BufferFullError(
+                            f"buffer.memory ({self._options.buffer_memory} bytes) is full; "
+                            "a callback must not wait for room, because no room comes before it returns"
+                        )
                     self._io.ring()
                     left_s = deadline_s - time.monotonic()
                     if left_s <= 0:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from appliance.protocol.records.batch import Buffer
 from appliance_client.connection import Connection
+from appliance_client.errors import AuthenticationError, TransportError
 from appliance_client.options import ConnectionOptions
 from appliance_client.transport import READABLE, WRITABLE, Io
 
@@ -39,9 +40,12 @@ class TcpTransport:
         host, port = connection.address
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # a name or a port that nobody can have
             connection.lost(f"cannot resolve {host}: {error}")
             return
+        # The last attempt may have run out of time at an address that is silent: begin with the next one.
+        first = connection.failures % len(addresses)
+        addresses = addresses[first:] + addresses[:first]
         if self._tls is None:
             link = TcpLink(self._io, connection, iter(addresses))
         else:
@@ -75,7 +79,11 @@ class TcpLink:
     def try_next(self, why: str) -> None:
         """Connect to the next address of a name; with none left the connection is lost."""
         for family, kind, protocol, _, address in self._addresses:
-            made = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            try:
+                made = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            except OSError as error:  # no descriptor is left, or the host has no such addresses
+                why = str(error.strerror or error)
+                continue
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             code = made.connect_ex(address)
@@ -103,11 +111,15 @@ class TcpLink:
         if self._connection.link is self and not self._connected:
             self._lose("no connection within socket.connection.setup.timeout.ms")
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, kind: type[TransportError] = TransportError) -> None:
         self._forget_socket()
         if self._connection.link is self:
             self._connection.link = None
-            self._connection.lost(reason)
+            self._connection.lost(reason, kind)
+
+    def _lose_by(self, error: OSError) -> None:
+        """The connection is lost by an error of its socket."""
+        self._lose(str(error.strerror or error))
 
     def _serve(self, events: int) -> None:
         used = self._socket
@@ -156,7 +168,7 @@ class TcpLink:
             except _NOT_NOW:
                 return
             except OSError as error:
-                self._lose(str(error.strerror or error))
+                self._lose_by(error)
                 return
             if not received:
                 self._lose("closed by the broker")
@@ -177,7 +189,7 @@ class TcpLink:
                 self._want_write(used, wanted=True)
                 return
             except OSError as error:
-                self._lose(self._told(error))
+                self._lose_by(error)
                 return
             for piece in pieces:
                 if sent < len(piece):
@@ -191,10 +203,6 @@ class TcpLink:
     def _send(self, used: socket.socket, pieces: list[Buffer]) -> int:
         """Send a part of `pieces`; return its length."""
         return used.sendmsg(pieces)
-
-    def _told(self, error: OSError) -> str:
-        """Return what went wrong, for a person."""
-        return str(error.strerror or error)
 
     def _want_write(self, used: socket.socket, *, wanted: bool) -> None:
         if self._wants_write != wanted:
@@ -265,7 +273,7 @@ class TlsLink(TcpLink):
         except ssl.SSLWantWriteError:
             self._want_write(used, wanted=True)
         except OSError as error:
-            self._lose(self._told(error))
+            self._lose_by(error)
         else:
             super()._established(used)
 
@@ -280,7 +288,7 @@ class TlsLink(TcpLink):
             except _NOT_NOW:
                 return
             except OSError as error:
-                self._lose(self._told(error))
+                self._lose_by(error)
                 return
             if not received:
                 self._lose("closed by the broker")
@@ -296,12 +304,25 @@ class TlsLink(TcpLink):
         # After a call that did not send, OpenSSL wants the same bytes again: what joins them later comes behind.
         return used.send(b"".join(pieces)[:_JOINED_BYTES])
 
-    def _told(self, error: OSError) -> str:
-        return f"TLS: {reason_of(error)}"
+    def _lose_by(self, error: OSError) -> None:
+        self._lose(f"TLS: {reason_of(error)}", kind_of(error))
 
     def _forget_socket(self) -> None:
         super()._forget_socket()
         self._is_tcp_open = False
+
+
+def kind_of(error: OSError) -> type[TransportError]:
+    """Return AuthenticationError where one side refuses the other one's certificate, or its kind of TLS.
+
+    To try again does not help then, so the caller hears of it at once, as with Kafka's SslAuthenticationException.
+    """
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+        return TransportError
+    passes = ("INTERNAL_ERROR", "RECORD_MAC")
+    if isinstance(error, ssl.SSLError) and not any(each in (error.reason or "") for each in passes):
+        return AuthenticationError
+    return TransportError
 
 
 def reason_of(error: OSError) -> str:

@@ -95,7 +95,7 @@ class IoThread:
         except Exception:
             coroutine.close()
             raise
-        if threading.current_thread() is self._thread:
+        if self.is_current():
             coroutine.close()
             raise IllegalStateError(f"{what} waits for the brokers; a callback must not")
         done = threading.Event()
@@ -121,13 +121,17 @@ class IoThread:
         outcome: Outcome[T] = started[0]
         return outcome.result()
 
+    def is_current(self) -> bool:
+        """Whether this thread calls: in a callback, for example."""
+        return threading.current_thread() is self._thread
+
     def stop(self, timeout_s: float) -> None:
         """End the thread, and wait for it at most `timeout_s`; 0 does not wait."""
         if self.forked:
             return
         self._closing = True
         self.submit(self._stop)
-        if timeout_s > 0 and threading.current_thread() is not self._thread:
+        if timeout_s > 0 and not self.is_current():
             self._thread.join(timeout_s)
 
     def _stop(self) -> None:

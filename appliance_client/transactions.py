@@ -148,7 +148,7 @@ class Transactions:
             await self._init_producer_id(-1, -1, self._options.max_block_ms / 1000)
         except TransactionError:
             raise
-        except Exception:
+        except BaseException:  # cancelled, too
             if self.state is State.INITIALIZING:
                 self._go(State.UNINITIALIZED)
             raise
@@ -349,7 +349,6 @@ class Transactions:
         self._added.clear()
         self._adding.clear()
         self._has_offsets = False
-        self._must_bump = False
         self.error = None
         if answer is not None and self.is_v2 and answer.producer_id >= 0:
             self._sender.use_id(answer.producer_id, answer.producer_epoch)
@@ -357,6 +356,8 @@ class Transactions:
             await self._init_producer_id(
                 self._sender.producer_id, self._sender.producer_epoch, self._options.max_block_ms / 1000
             )
+        # Not before: where that ran out of time, the next call still has to do it.
+        self._must_bump = False
         self._go(State.READY)
 
     async def _init_producer_id(self, producer_id: int, epoch: int, timeout_s: float) -> None:

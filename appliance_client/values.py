@@ -16,6 +16,7 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
     "offset_of",
+    "time_of",
 ]
 
 
@@ -57,6 +58,21 @@ def offset_of(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
     if not 0 <= offset < 1 << 63:
         raise OptionError(f"no offset: {given!r}; give a whole number from 0 on, or OffsetAndMetadata")
     return OffsetAndMetadata(offset) if whole is None else whole._replace(offset=offset)
+
+
+def time_of(given: int) -> int:
+    """A time to look up, in milliseconds since 1970.
+
+    Raises:
+        OptionError: it is negative, by which Kafka means other things, or no whole number of 64 bits.
+    """
+    try:
+        time_ms = index(given)
+    except TypeError:
+        time_ms = -1
+    if not 0 <= time_ms < 1 << 63:
+        raise OptionError(f"no time: {given!r}; give milliseconds since 1970, a whole number from 0 on")
+    return time_ms
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -152,3 +152,13 @@ def test_what_another_member_says_cannot_break_the_leader(raw: bytes) -> None:
         decode_subscription(raw, None)
     except MalformedFrame:
         return
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+def test_a_member_that_missed_a_generation_holds_up_nobody(late_first: bool) -> None:
+    """It still claims what was given to another member since then: that one keeps it, without a pause."""
+    kept = Subscription(("t",), (TopicPartition("t", 0), TopicPartition("t", 1)), 5)
+    late = Subscription(("t",), (TopicPartition("t", 0), TopicPartition("t", 1)), 4)
+    members = {"late": late, "kept": kept} if late_first else {"kept": kept, "late": late}
+    given = CooperativeSticky().assign({"t": 4}, members)
+    assert set(kept.owned) <= set(given["kept"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -144,6 +145,44 @@ def test_a_member_that_was_removed_while_it_processed_cannot_commit_as_the_one_t
         there = consumer.committed(TopicPartition(topic, 0))[TopicPartition(topic, 0)]
         assert there is not None
         assert there.offset == 7
+
+
+class Waits(RebalanceListener):
+    """Its first assignment takes longer than anybody waits for."""
+
+    def __init__(self) -> None:
+        self.entered, self.let_go = threading.Event(), threading.Event()
+
+    def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        if assigned and not self.entered.is_set():
+            self.entered.set()
+            self.let_go.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_listener_that_takes_longer_than_max_poll_interval_ms_holds_up_no_other_member(
+    places: dict[str, str], topic: str, protocol: str
+) -> None:
+    given = options(places["tcp"], topic, protocol)
+    waits = Waits()
+    with (
+        Consumer(**given, max_poll_interval_ms=1_000) as stuck,
+        Consumer(topic, **given) as lively,
+    ):
+        stuck.subscribe([topic], listener=waits)
+
+        def poll() -> None:
+            while not waits.let_go.is_set():
+                stuck.poll(100)
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        try:
+            until(lambda: lively.poll(10) is not None and waits.entered.is_set())
+            until(lambda: lively.poll(50) is not None and len(lively.assignment()) == 4)
+        finally:
+            waits.let_go.set()
+            polling.join()
 
 
 def remove(address: str, group: str, member_id: str, protocol: str) -> None:

@@ -283,6 +283,31 @@ async def process_with_tasks(address: str, topic: str, seen: Seen) -> None:
             await run
 
 
+def test_with_asyncio_a_full_window_goes_on_as_soon_as_there_is_room(address: str, topic: str) -> None:
+    """And not with the next poll, which waits for 200 ms: 20 windows would take four seconds."""
+
+    async def play() -> float:
+        left = RECORDS
+
+        async def process(_: ConsumerRecord) -> None:
+            nonlocal left, begin_s
+            begin_s = begin_s or time.monotonic()
+            left -= 1
+
+        begin_s = 0.0
+        async with aio.Consumer(**options(address, topic, max_poll_records=5)) as consumer:
+            parallel = aio.ParallelConsumer(consumer, [topic], process, window=5)
+            run = asyncio.create_task(parallel.run())
+            while left:
+                await asyncio.sleep(0.01)
+            took_s = time.monotonic() - begin_s
+            parallel.stop()
+            await run
+        return took_s
+
+    assert asyncio.run(asyncio.wait_for(play(), PATIENCE_S)) < 2.5
+
+
 def test_a_failure_ends_the_run_with_asyncio_too(address: str, topic: str) -> None:
     with pytest.raises(ProcessingError, match="KeyError"):
         asyncio.run(fail_with_tasks(address, topic))
