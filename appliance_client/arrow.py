@@ -26,7 +26,7 @@ Place = str | int | datetime | Mapping[int, int]
 """earliest, latest, an offset, a time, or an offset for each partition."""
 
 _POLL_MS: Final = 500
-_TOPIC_MS: Final = 5000
+_TOPIC_MS: Final = 3000
 """A topic that does not exist after this time is a mistyped one."""
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)

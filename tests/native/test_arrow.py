@@ -762,7 +762,6 @@ def test_an_empty_table_is_nothing_to_wait_for(address: str, topic: str) -> None
 
 def test_the_sixty_seconds_of_the_page_work_when_they_are_pasted(address: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "columns.md").read_text().partition("\n## pandas, Polars and DuckDB\n")[0]
-    create(address, name="words")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "APPLIANCE_BOOTSTRAP": address}
     printed = subprocess.run(
