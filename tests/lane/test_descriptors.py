@@ -102,7 +102,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     )
     appliance.start(180)
     try:
+        before = appliance.processes()
         yield appliance
+        assert appliance.processes() == before
         assert "Traceback" not in appliance.output()
     finally:
         appliance.stop()
