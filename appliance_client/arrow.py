@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from operator import index
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +26,10 @@ Place = str | int | datetime | Mapping[int, int]
 """earliest, latest, an offset, a time, or an offset for each partition."""
 
 _POLL_MS: Final = 500
+_TOPIC_MS: Final = 3000
+"""A topic that does not exist after this time is a mistyped one."""
+_1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 _EDGES: Final = ("earliest", "latest")
 
 
@@ -47,24 +52,27 @@ def read_arrow_batches(
     """The same in record batches, for what does not fit into memory. The end is looked up once, at the beginning.
 
     Args:
-        start, end: "earliest", "latest", an offset, a `datetime` (the first record at or after it), or an offset for
-            each partition. `end` is exclusive; with read_committed "latest" is the last stable offset.
+        start, end: "earliest", "latest", an offset, a `datetime` (the first record at or after it; in UTC where it has
+            no time zone), or an offset for each partition: all of a partition that is not named. `end` is exclusive;
+            with read_committed "latest" is the last stable offset.
         columns: some of `SCHEMA`'s; others are not decoded.
         max_records: end after so many.
         options: those of a consumer, `bootstrap_servers` among them.
 
     Raises:
         OptionError: an argument cannot be used.
+        BrokerError: there is no such topic. It is not created.
         TimedOutError: no progress for `default.api.timeout.ms`.
         ClientError: as `Consumer.poll`.
     """
     schema_of(columns)
-    for name in ("group_id", "group.id"):
-        if name in options:
+    for name in (*options, *(options.get("config") or ())):
+        if name in ("group_id", "group.id"):
             raise OptionError("read_arrow joins no group; use Consumer.poll_arrow")
     if max_records is not None and max_records < 0:
         raise OptionError(f"max_records is {max_records}: a number of records from 0 on, or None")
-    with Consumer(**{"auto_offset_reset": "none", **options}) as consumer:
+    own = {"auto_offset_reset": "none", "allow_auto_create_topics": False}
+    with Consumer(**{**own, **options}) as consumer:
         yield from _read(consumer, topic, start, end, partitions, columns, max_records)
 
 
@@ -77,10 +85,14 @@ def _read(  # noqa: PLR0917
     columns: Sequence[str] | None,
     max_records: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    known = consumer.partitions_for_topic(topic)
+    known = _partitions(consumer, topic)
     wanted = sorted(known if partitions is None else set(partitions))
     if unknown := set(wanted) - known:
         raise OptionError(f"{topic} has partitions 0 to {len(known) - 1}, not {min(unknown)}")
+    for what, given in (("start", start), ("end", end)):
+        strange = [each for each in given if each not in known] if isinstance(given, Mapping) else ()
+        if strange:
+            raise OptionError(f"{what} names {strange[0]!r}, which is no partition of {topic}")
     places = [TopicPartition(topic, each) for each in wanted]
     first = consumer.beginning_offsets(places)
     last = consumer.end_offsets(places)
@@ -113,6 +125,13 @@ def _read(  # noqa: PLR0917
             left.difference_update(done)
 
 
+def _partitions(consumer: Consumer, topic: str) -> set[int]:
+    try:
+        return consumer.partitions_for_topic(topic, _TOPIC_MS)
+    except TimedOutError:  # nobody has answered, which may take longer
+        return consumer.partitions_for_topic(topic)
+
+
 def _resolved(
     consumer: Consumer,
     what: str,
@@ -126,13 +145,22 @@ def _resolved(
         return dict(last)
     if isinstance(place, datetime):
         at = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
-        found = consumer.offsets_for_times(dict.fromkeys(first, max(0, int(at.timestamp() * 1000))))
+        time_ms = -((_1970 - at) // _MS)  # up: a record of the millisecond that is going on is older
+        found = consumer.offsets_for_times(dict.fromkeys(first, max(0, time_ms)))
         return {each: last[each] if at is None else at.offset for each, at in found.items()}
     if isinstance(place, Mapping):
         default = first if what == "start" else last
-        return {each: int(place.get(each.partition, default[each])) for each in first}
-    if isinstance(place, int) and place >= 0:
-        return dict.fromkeys(first, place)
-    raise OptionError(
-        f"{what} is {place!r}: {', '.join(_EDGES)}, an offset, a datetime or offsets by partition"
-    )
+        return {each: _offset(what, place.get(each.partition, default[each])) for each in first}
+    return dict.fromkeys(first, _offset(what, place))
+
+
+def _offset(what: str, given: Any) -> int:
+    try:
+        offset = -1 if isinstance(given, bool) else index(given)
+    except TypeError:
+        offset = -1
+    if offset < 0:
+        raise OptionError(
+            f"{what} is {given!r}: {', '.join(_EDGES)}, an offset from 0 on, a datetime or offsets by partition"
+        )
+    return offset

@@ -2,8 +2,9 @@
 
     begin ─▶ whole batches of some partitions, taken out of `fetching` ─▶ table ─▶ positions go on
 
-Decoding holds no lock, so that the next fetches are sent meanwhile. Positions go on when all is decoded. Where a batch
-is corrupt, everything is put back, and the position stands before it. Deserializers are not called.
+Decoding holds no lock, so that the next fetches are sent meanwhile. Positions go on when all is decoded. Deserializers
+are not called. Decoding ends early at `DECODED_BYTES_MAX`, and before a batch that is corrupt. What was not decoded is
+put back, and comes with the next call: a corrupt batch is an error when nothing was decoded before it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ SCHEMA: Final = pa.schema(
 
 TAKEN_BYTES_MAX: Final = 64 << 20
 """About so many bytes as fetched become one table."""
+DECODED_BYTES_MAX: Final = 64 << 20
+"""One table takes no further batches beyond this: a fetched megabyte can become a thousand."""
 _EVER: Final = (1 << 63) - 1
 
 Fetched = npt.NDArray[np.void]
@@ -58,6 +61,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """
     if columns is None:
         return SCHEMA
+    if isinstance(columns, str):
+        raise OptionError(f"columns is {columns!r}: a list of names")
     if not columns:
         raise OptionError("columns: name one at least")
     unknown = [name for name in columns if name not in SCHEMA.names]
@@ -91,7 +96,8 @@ class Taken:
     next_offset: int = 0
     epoch: int = -1
     cut_at: int | None = None
-    """Where the chunk goes on, when only some records of a batch are handed out."""
+    """Where the chunk goes on, when not all of its records are handed out: at the begin of a batch."""
+    is_decoded: bool = False
     made: list[pa.RecordBatch] = field(default_factory=list)
 
 
@@ -104,6 +110,7 @@ class ColumnsReader:
 
     def __init__(self, fetching: Fetching, lock: Any, *, check_crcs: bool) -> None:
         self._fetching = fetching
+        fetching.for_columns = True
         self._lock = lock
         self._check_crcs = check_crcs
         self.ends: Mapping[TopicPartition, int] = {}
@@ -196,7 +203,9 @@ class ColumnsReader:
                 chunks.appendleft(chunk)
 
     def hand_out(self, all_taken: list[Taken], schema: pa.Schema) -> pa.Table:
-        """The table of what was decoded; positions go on."""
+        """The table of what was decoded; positions go on. The rest is put back."""
+        self.put_back([taken for taken in all_taken if not taken.is_decoded])
+        all_taken = [taken for taken in all_taken if taken.is_decoded]
         for taken in all_taken:
             if not self._is_current(taken):
                 taken.made.clear()
@@ -205,10 +214,21 @@ class ColumnsReader:
             taken.reading.position_epoch = taken.epoch
             if taken.cut_at is not None:
                 chunk, chunks = taken.chunk, taken.reading.chunks
-                chunk.at = taken.cut_at
+                self._go_back(taken, taken.cut_at)
                 if not chunks or chunks[0] is not chunk:
                     chunks.appendleft(chunk)
         return pa.Table.from_batches([each for taken in all_taken for each in taken.made], schema)
+
+    def _go_back(self, taken: Taken, position: int) -> None:
+        """Have the chunk stand at `position`, also among its aborted transactions."""
+        chunk = taken.chunk
+        if any(taken.since[1:]):
+            chunk.at, chunk.aborted, chunk.aborting = taken.since
+            while chunk.at < position:
+                header = b.BatchHeader(*b.HEADER.unpack_from(chunk.records, chunk.at))
+                is_hidden(chunk, header, self._fetching.isolation)
+                chunk.at += header.size_bytes
+        chunk.at = position
 
     # ── without ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +238,7 @@ class ColumnsReader:
         """The records of what was taken out, and the positions behind them.
 
         Raises:
-            CorruptRecordsError: a batch does not hold. Nothing has moved.
+            CorruptRecordsError: the first batch does not hold. Nothing has moved.
         """
         schema = schema_of(columns)
         try:
@@ -234,49 +254,95 @@ class ColumnsReader:
         """Fill the `made` of each. Touches nothing else of the consumer, so that any thread may do it.
 
         Raises:
-            CorruptRecordsError: a batch does not hold.
+            CorruptRecordsError: a batch does not hold, and there are no records before it.
         """
         topics = sorted({taken.reading.place.topic for taken in all_taken})
         left = _EVER if records_max is None else records_max
+        left_bytes = DECODED_BYTES_MAX
         for taken in all_taken:
-            left -= self._decode(taken, schema, topics, left)
+            try:
+                self._decode(taken, schema, topics, left, left_bytes)
+            except CorruptRecordsError as fault:
+                fault.partition = taken.reading.place
+                if left_bytes == DECODED_BYTES_MAX:
+                    raise
+                return
+            taken.is_decoded = True
+            left -= sum(each.num_rows for each in taken.made)
+            left_bytes -= sum(each.nbytes for each in taken.made)
+            if left_bytes <= 0:
+                return
 
-    def _decode(self, taken: Taken, schema: pa.Schema, topics: list[str], most: int) -> int:
-        """Fill `taken.made`; the number of records."""
-        place = taken.reading.place
-        name = f"{place.topic}-{place.partition}"
+    def _decode(self, taken: Taken, schema: pa.Schema, topics: list[str], most: int, most_bytes: int) -> None:
+        """Fill `taken.made`, and say where its chunk goes on if that is not behind it."""
         batches = taken.batches[taken.shown]
         if not len(batches):
-            return 0
+            return
+        sound = len(batches)
         if self._check_crcs and not taken.chunk.is_checked:
-            self._check(taken, batches, name)
+            sound = self._sound(taken, batches)
+        try:
+            self._fill(taken, batches, sound, schema, topics, most, most_bytes)
+        except UndecodableBatch as fault:
+            at = int(np.searchsorted(batches["position"], fault.position))
+            if not at:
+                place = taken.reading.place
+                name = f"{place.topic}-{place.partition}@{int(batches['base_offset'][0])}"
+                raise CorruptRecordsError(f"{name}: {fault.reason}") from None
+            taken.made.clear()
+            self._fill(taken, batches, at, schema, topics, most, most_bytes)
+
+    def _fill(  # noqa: PLR0917
+        self,
+        taken: Taken,
+        batches: Fetched,
+        sound: int,
+        schema: pa.Schema,
+        topics: list[str],
+        most: int,
+        most_bytes: int,
+    ) -> None:
+        """Decode the first `sound` of the batches."""
+        place = taken.reading.place
         names = schema.names
         decoder = Decoder(Wanted(key="key" in names, value="value" in names, headers="headers" in names))
         data = np.frombuffer(taken.data, np.uint8)
         end = self.ends.get(place, _EVER)
-        count = 0
-        try:
-            for rows in decoder.rows(Batches(data, batches, taken.position, end, name, 0)):
-                kept = min(len(rows), most - count)
-                if kept:
-                    taken.made.append(_record_batch(rows, kept, schema, place, topics))
-                    count += kept
-                if kept < len(rows):
-                    last = batches[-1]
-                    taken.next_offset = int(rows.offsets[kept])
-                    taken.cut_at = taken.first_at + int(last["position"])
-                    break
-        except UndecodableBatch as fault:
-            at = taken.batches[taken.batches["position"] == fault.position]
-            offset = int(at["base_offset"][0]) if len(at) else taken.position
-            raise CorruptRecordsError(f"{name}@{offset}: {fault.reason}") from None
-        return count
+        chunk = Batches(data, batches[:sound], taken.position, end, f"{place.topic}-{place.partition}", 0)
+        stop, count, size_bytes = sound, 0, 0
+        for rows in decoder.rows(chunk):
+            kept = min(len(rows), most - count)
+            if kept:
+                taken.made.append(_record_batch(rows, kept, schema, place, topics))
+                count += kept
+                size_bytes += taken.made[-1].nbytes
+            if kept < len(rows):
+                taken.next_offset = int(rows.offsets[kept])
+                taken.cut_at = taken.first_at + int(batches["position"][sound - 1])
+                return
+            if size_bytes > most_bytes:
+                stop = int(np.searchsorted(batches["last_offset"][:sound], rows.offsets[-1])) + 1
+                break
+        if stop < len(batches):
+            taken.next_offset = int(batches["last_offset"][stop - 1]) + 1
+            taken.epoch = int(batches["leader_epoch"][stop - 1])
+            taken.cut_at = taken.first_at + int(batches["position"][stop])
 
-    def _check(self, taken: Taken, batches: Fetched, name: str) -> None:
+    def _sound(self, taken: Taken, batches: Fetched) -> int:
+        """How many batches there are before the first whose checksum fails.
+
+        Raises:
+            CorruptRecordsError: it is the first one.
+        """
         ends = (batches["position"] + batches["length_bytes"]).tolist()
         for index, (begin, end) in enumerate(zip(batches["position"].tolist(), ends, strict=True)):
             if not b.crc_holds(taken.data[begin:end]):
-                raise CorruptRecordsError(f"{name}@{int(batches['base_offset'][index])}: checksum fails")
+                if index:
+                    return index
+                place = taken.reading.place
+                name = f"{place.topic}-{place.partition}@{int(batches['base_offset'][0])}"
+                raise CorruptRecordsError(f"{name}: checksum fails")
+        return len(batches)
 
 
 def _record_batch(

@@ -57,6 +57,8 @@ class ColumnsToSend:
     Raises:
         SerializationError: a column is missing, or of a type or with a value that cannot be sent.
         RecordTooLargeError: a row is larger than max.request.size or buffer.memory.
+
+    Errors about one row have it in `row` and at the begin of their text.
     """
 
     def __init__(  # noqa: PLR0917
@@ -111,16 +113,20 @@ class ColumnsToSend:
         for piece in self._pieces():
             largest = int(piece.sizes().max())
             if largest > most:
-                at = row + int(piece.sizes().argmax())
-                raise RecordTooLargeError(
-                    f"row {at} makes a record of about {largest} bytes; max.request.size is "
+                at = row + int(np.flatnonzero(piece.sizes() > most)[0])
+                fault = RecordTooLargeError(
+                    f"row {at} makes a record of about {int(piece.sizes()[at - row])} bytes; max.request.size is "
                     f"{self._options.max_request_size}, buffer.memory {self._options.buffer_memory}"
                 )
+                fault.row = at
+                raise fault
             if piece.partitions is not None:
-                low, high = int(piece.partitions.min()), int(piece.partitions.max())
-                if low < 0 or high >= count:
-                    wrong = low if low < 0 else high
-                    raise SerializationError(f"{topic.name} has partitions 0 to {count - 1}, not {wrong}")
+                wrong = np.flatnonzero((piece.partitions < 0) | (piece.partitions >= count))
+                if len(wrong):
+                    at = int(wrong[0])
+                    named = int(piece.partitions[at])
+                    reason = f"{topic.name} has partitions 0 to {count - 1}, not {named}"
+                    raise _unfit(f"row {row + at}: {reason}", row + at)
             row += piece.rows
 
     def encoded(self, topic: Topic) -> Iterator[list[Encoded]]:
@@ -148,7 +154,7 @@ class ColumnsToSend:
                 self._table, self._layout, now_ms=int(time.time() * 1000), piece_bytes=piece_bytes
             )
         except UnfitColumns as fault:
-            raise SerializationError(str(fault)) from None
+            raise _unfit(str(fault), fault.row) from None
         except pa.ArrowException as fault:
             raise SerializationError(f"the table cannot be sent: {fault}") from None
 
@@ -186,6 +192,12 @@ class ColumnsToSend:
             chosen[rows[begin:end]] = partition
             sticky.used(topic.name, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
+
+
+def _unfit(text: str, row: int | None) -> SerializationError:
+    fault = SerializationError(text)
+    fault.row = row
+    return fault
 
 
 def _times(batch: EncodedBatch) -> list[int]:

@@ -42,6 +42,7 @@ from appliance_client.errors import (
 )
 from appliance_client.sasl import Authentication, Provider
 from appliance_client.scheduling import Outcome
+from appliance_client.spare_memory import SpareMemory
 
 if TYPE_CHECKING:
     from appliance_client.network import Network
@@ -109,7 +110,8 @@ class Connection:
         self._watched = False
         self._small = bytearray(SMALL_FRAME_BYTES)
         self._small_filled = 0
-        self._large: bytearray | None = None
+        self._memory = SpareMemory()
+        self._large: memoryview | None = None
         self._large_filled = 0
         self._authentication: Authentication | None = None
         self._requests: deque[tuple[int, bool]] | None = None
@@ -329,7 +331,7 @@ class Connection:
     def room(self) -> memoryview:
         """Where the next bytes go. Never empty."""
         if self._large is not None:
-            return memoryview(self._large)[self._large_filled :]
+            return self._large[self._large_filled :]
         return memoryview(self._small)[self._small_filled :]
 
     def filled(self, length_bytes: int) -> None:
@@ -338,7 +340,7 @@ class Connection:
             self._large_filled += length_bytes
             if self._large_filled == len(self._large):
                 frame, self._large = self._large, None
-                self._take(memoryview(frame))
+                self._take(frame)
             return
         self._small_filled += length_bytes
         at = 0
@@ -352,7 +354,7 @@ class Connection:
                 return
             if at + size > self._small_filled:
                 if size > SMALL_FRAME_BYTES:
-                    self._large = bytearray(size)
+                    self._large = self._memory.take(size)
                     self._large_filled = self._small_filled - at
                     self._large[: self._large_filled] = small[at : self._small_filled]
                     self._small_filled = 0

@@ -475,9 +475,16 @@ class Consumer(NotCopied):
 
     # ── topics ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        """The indexes of a topic's partitions."""
+    def partitions_for_topic(self, topic: str, timeout_ms: float | None = None) -> set[int]:
+        """The indexes of a topic's partitions. `timeout_ms`: default.api.timeout.ms, or less.
+
+        Raises:
+            BrokerError: there is still no such topic after that time, or it cannot be used.
+            TimedOutError: nobody has answered.
+        """
         limit_s = self._options.default_api_timeout_ms / 1000
+        if timeout_ms is not None:
+            limit_s = min(limit_s, timeout_ms / 1000)
         found = self._io.call(
             self._core.metadata.topic(topic, time.monotonic() + limit_s), limit_s + 1, f"metadata of {topic}"
         )

@@ -176,3 +176,14 @@ def _cut_off(
         raise RecordDeserializationError(place, refused, origin=origin, error=error) from error
     del records[records.index(refused) :]
     return refused.offset
+
+
+def sound_bytes(records: memoryview) -> int:
+    """How many bytes of whole batches come before the first one whose checksum fails."""
+    at = 0
+    while len(records) - at >= b.HEADER_BYTES:
+        stop = at + b.OFFSET_AND_LENGTH.unpack_from(records, at)[1] + b.LOG_OVERHEAD
+        if stop > len(records) or not b.crc_holds(records[at:stop]):
+            break
+        at = stop
+    return at

@@ -29,6 +29,7 @@
 
 `retriable` says whether the same call may succeed later. `code` is Kafka's error code, -1 where there is none.
 `partition` is the topic and partition that a consumer cannot read on, None where the error is about none.
+`row` is the row of a table that cannot be sent, counted from 0; the text begins with it. None where it is not one row.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class ClientError(Exception):
     retriable: bool = False
     code: int = -1
     partition: TopicPartition | None = None
+    row: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross the border of a process whole: the pools of `concurrent.futures` pickle them."""

@@ -19,8 +19,9 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance_client.connection import Connection, body_cursor
 from appliance_client.core import Core
-from appliance_client.decoding import take_from
+from appliance_client.decoding import sound_bytes, take_from
 from appliance_client.errors import ClientError, CorruptRecordsError, NoOffsetError, error_of
+from appliance_client.fetch_sizes import answer_bytes, partition_bytes
 from appliance_client.kernel import ConsumerRecord
 from appliance_client.offset_lookup import OffsetLookup
 from appliance_client.options import ConsumerOptions
@@ -106,6 +107,9 @@ class Fetching:
         self.local: LocalFiles | None = None
         """Where the files of the partitions are read, on this host; None: they are fetched."""
         self._local_bytes = 0
+        self.for_columns = False
+        """Whether whole batches are taken out, for tables."""
+        self._first_asked = 0
 
     @property
     def isolation(self) -> int:
@@ -235,7 +239,13 @@ class Fetching:
         self, connection: Connection, node_id: int, readings: list[Reading], *, is_short: bool
     ) -> None:
         options = self._options
-        readings.sort(key=lambda each: each.place.topic)
+        # Each time another one comes first: an answer may be full before it has something of all.
+        self._first_asked += 1
+        first = self._first_asked % len(readings)
+        readings = readings[first:] + readings[:first]
+        topics = {each.place.topic: index for index, each in reversed(list(enumerate(readings)))}
+        readings.sort(key=lambda each: topics[each.place.topic])
+        size_bytes = partition_bytes(options, len(self.readings), for_columns=self.for_columns)
         wished: list[FetchWish] = []
         asked: list[tuple[Reading, int, int]] = []
         version_max = min(ApiKey.FETCH.max_version, 17)
@@ -251,7 +261,7 @@ class Fetching:
                     reading.place.partition,
                     epoch,
                     reading.fetch_offset,
-                    options.max_partition_fetch_bytes,
+                    size_bytes,
                     # Another leader's log may differ before the offset, once (KIP-320).
                     reading.fetch_epoch if reading.leader_epoch != epoch else -1,
                 )
@@ -268,7 +278,7 @@ class Fetching:
                     options.client_id.encode(),
                     max_wait_ms=wait_ms,
                     min_bytes=options.fetch_min_bytes,
-                    max_bytes=options.fetch_max_bytes,
+                    max_bytes=answer_bytes(options, for_columns=self.for_columns),
                     isolation=options.isolation,
                     rack=options.client_rack,
                     wishes=wished,
@@ -360,7 +370,7 @@ class Fetching:
                 found = local.partition(*place).read(
                     reading.fetch_offset,
                     topic_id=topic.key.topic_id,
-                    bytes_max=options.max_partition_fetch_bytes,
+                    bytes_max=partition_bytes(options, len(self.readings), for_columns=self.for_columns),
                     committed=bool(options.isolation),
                     leader_epoch=reading.leader_epoch if reading.fetch_epoch >= 0 else -1,
                 )
@@ -401,7 +411,7 @@ class Fetching:
                 reading.look_s = now_s + found.quiet_s
                 return reading.look_s
             self._local_bytes += len(found.records)
-            whole = _checked(found.records) if options.check_crcs else len(found.records)
+            whole = sound_bytes(found.records) if options.check_crcs else len(found.records)
             if not whole:
                 self._ask_broker(reading)
                 break
@@ -579,14 +589,3 @@ class Fetching:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """As `OffsetLookup.find`."""
         return await self._lookup.find(wanted, timeout_s)
-
-
-def _checked(records: memoryview) -> int:
-    """How many bytes of whole batches come before the first one whose checksum fails."""
-    at = 0
-    while len(records) - at >= b.HEADER_BYTES:
-        stop = at + b.OFFSET_AND_LENGTH.unpack_from(records, at)[1] + b.LOG_OVERHEAD
-        if stop > len(records) or not b.crc_holds(records[at:stop]):
-            break
-        at = stop
-    return at

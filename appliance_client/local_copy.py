@@ -12,6 +12,7 @@ from uuid import UUID
 from appliance.protocol.records import batch as b
 from appliance_client.errors import CorruptRecordsError
 from appliance_client.local_state import State, StateReader
+from appliance_client.spare_memory import SpareMemory, detached
 
 NOTHING: Final = memoryview(b"")
 _INDEX_ENTRY: Final = struct.Struct(">ii")
@@ -35,9 +36,10 @@ class Listing(NamedTuple):
 class Segment:
     """An open `.log` file and the place that reading has come to."""
 
-    __slots__ = ("at", "base", "descriptor", "inode", "next_offset")
+    __slots__ = ("_memory", "at", "base", "descriptor", "inode", "next_offset")
 
-    def __init__(self, descriptor: int, base: int, at: int, next_offset: int) -> None:
+    def __init__(self, descriptor: int, base: int, at: int, next_offset: int, memory: SpareMemory) -> None:
+        self._memory = memory
         self.descriptor = descriptor
         self.inode = os.fstat(descriptor).st_ino
         self.base = base
@@ -49,8 +51,9 @@ class Segment:
         out before a batch that lies beyond the end."""
         size_bytes = bytes_max
         while True:
-            content = os.pread(self.descriptor, size_bytes, self.at)
-            size, position, begin, attributes, is_beyond = len(content), 0, 0, 0, False
+            content = self._memory.take(size_bytes)
+            size = os.preadv(self.descriptor, [content], self.at)
+            position, begin, attributes, is_beyond = 0, 0, 0, False
             needed_bytes, reached = b.HEADER_BYTES, self.next_offset
             while size - position >= b.HEADER_BYTES:
                 if reached >= end:  # what follows may be in the middle of being written
@@ -91,7 +94,7 @@ class Segment:
             elif needed_bytes > size == size_bytes and not is_beyond:
                 size_bytes = needed_bytes  # one batch is larger than was asked for
                 continue
-            return memoryview(content)[begin:position], attributes, not is_beyond
+            return detached(content[begin:position], size_bytes), attributes, not is_beyond
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -104,8 +107,9 @@ class Moved(Exception):
 class Copy:
     """One slot's directory of a partition."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, memory: SpareMemory) -> None:
         self.directory = directory
+        self._memory = memory
         self.state_file = StateReader(directory)
         self._listed: Listing | None = None
         self.segment: Segment | None = None
@@ -189,7 +193,7 @@ class Copy:
             if base < 0 or following > first:
                 raise Moved
         descriptor = os.open(f"{self.directory}/{base:020d}{suffix}", os.O_RDONLY | os.O_CLOEXEC)
-        segment = Segment(descriptor, base, 0, base)
+        segment = Segment(descriptor, base, 0, base, self._memory)
         segment.at = self._position(segment, offset)
         return segment
 
@@ -244,7 +248,7 @@ class Copy:
                 return False
         opened = os.open(f"{self.directory}/{following:020d}.log", os.O_RDONLY | os.O_CLOEXEC)
         segment.close()
-        self.segment = Segment(opened, following, 0, following)
+        self.segment = Segment(opened, following, 0, following, self._memory)
         return True
 
     def _holds(self, segment: Segment) -> bool:

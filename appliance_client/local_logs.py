@@ -11,6 +11,7 @@ from appliance_client.errors import OptionError
 from appliance_client.local_bell import Bell
 from appliance_client.local_partition import IDLE_S, LocalPartition
 from appliance_client.local_state import STATE
+from appliance_client.spare_memory import SpareMemory
 
 _HOMES_S: Final = 1.0
 _SLOT: Final = "slot-"
@@ -28,6 +29,8 @@ class LocalLogs:
         self._bell = Bell()
         self._homes: list[str] = []
         self._homes_until_s = 0.0
+        self.memory = SpareMemory()
+        """What files are read into."""
         self.hears_names = False
         """Whether it is heard when a directory of a partition comes or goes."""
 

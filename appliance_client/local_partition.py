@@ -13,6 +13,7 @@ from appliance.protocol.records import batch as b
 from appliance_client.errors import CorruptRecordsError, error_of
 from appliance_client.local_copy import NOTHING, Copy, Moved
 from appliance_client.local_state import State
+from appliance_client.spare_memory import SpareMemory
 
 QUIET_S: Final = 0.25
 """So soon a partition is looked at again that is in the middle of something, or of which nothing can be heard."""
@@ -25,6 +26,8 @@ _NO_ID: Final = UUID(int=0)
 
 class Watching(Protocol):
     """Where the directories of a partition are, and who is told of them: `local_logs.LocalLogs`."""
+
+    memory: SpareMemory
 
     def homes(self) -> list[str]: ...
 
@@ -236,7 +239,7 @@ class LocalPartition:
                 continue
             seen.add(directory)
             if directory not in self._copies:
-                self._copies[directory] = Copy(directory)
+                self._copies[directory] = Copy(directory, self._logs.memory)
             # The file may be another one by now, or not have been there before.
             if not self._logs.watch(f"{directory}/.state"):
                 self._is_heard = False

@@ -244,6 +244,8 @@ class ConsumerOptions(ConnectionOptions):
 
     isolation: int = field(init=False)
     strategies: tuple[Any, ...] = field(init=False)
+    has_fetch_size: bool = field(init=False, default=False)
+    """Whether max.partition.fetch.bytes was given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -289,6 +291,7 @@ class ConsumerOptions(ConnectionOptions):
 
     def check_given(self, given: Iterable[str]) -> None:
         """Raises OptionError where an option was given that the group's protocol has the broker decide, as Kafka."""
+        object.__setattr__(self, "has_fetch_size", "max_partition_fetch_bytes" in given)
         if self.group_protocol == "consumer" and (useless := sorted(BROKER_DECIDES.intersection(given))):
             names = ", ".join(each.replace("_", ".") for each in useless)
             raise OptionError(f"{names} cannot be set when group.protocol=consumer: the broker decides it")

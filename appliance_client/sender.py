@@ -521,8 +521,7 @@ class Sender:
         if batch.attempts > self._options.retries:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.sequence != NO_SEQUENCE:
-            expected = (queue.acked_sequence + 1) & b.SEQUENCE_MAX
-            return batch.producer_id == queue.producer_id and batch.sequence != expected
+            return batch.producer_id == queue.producer_id and _follows_another(queue, batch)
         return bool(getattr(error, "retriable", False))
 
     def _retry(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -553,6 +552,14 @@ def _is_too_far_ahead(queue: PartitionQueue, batch: Batch) -> bool:
     """Whether the broker could forget the oldest batch in flight if it took this one."""
     place = queue.numbered if batch.sequence == NO_SEQUENCE else batch.place
     return place - min(each.place for each in queue.in_flight) >= _REMEMBERED_BATCHES
+
+
+def _follows_another(queue: PartitionQueue, batch: Batch) -> bool:
+    """Whether a batch before this one is still to be written. If there is none, the sequence has a gap for good."""
+    return any(
+        each.sequence != NO_SEQUENCE and each.producer_id == batch.producer_id and each.place < batch.place
+        for each in (*queue.in_flight, *queue.batches)
+    )
 
 
 def _settled(batch: Batch) -> bool:

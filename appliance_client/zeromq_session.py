@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from appliance.protocol.records.batch import Buffer
+from appliance_client.spare_memory import SpareMemory
 
 HELLO: Final = 1
 WELCOME: Final = 2
@@ -101,6 +102,7 @@ class ZeroMqSession:
         self._answer_bytes_max = answer_bytes_max
         self._head = b""
         self._heartbeat_mark = 0
+        self._memory = SpareMemory()
         self._parts: list[Buffer] = []
         self._parts_bytes = 0
         self._sizes: deque[tuple[int, bool]] = deque()
@@ -218,14 +220,14 @@ class ZeroMqSession:
         return None
 
     def _whole(self) -> memoryview:
-        answer = b"".join([_SIZE.pack(self._parts_bytes), *self._parts])
+        answer = self._memory.joined([_SIZE.pack(self._parts_bytes), *self._parts])
         self._parts = []
         self._parts_bytes = 0
         while self._sizes:
             size, is_answered = self._sizes.popleft()
             self._bytes_in_flight -= size
             if is_answered:
-                return memoryview(answer)
+                return answer
         raise SessionEndedError("an answer that nothing asked for")
 
     def credit(self, mark: int) -> None:

@@ -112,13 +112,15 @@ def _librdkafka_options() -> dict[str, str]:
     return said
 
 
-def native_client_options() -> dict[str, Any]:
-    """How the native client is to speak to brokers.
+def native_client_options(*names: str) -> dict[str, Any]:
+    """How the native client is to speak to brokers, and what the flags say of `names`, Kafka's names of options.
 
     Raises:
         click.UsageError: it cannot speak as the flags say.
     """
-    return native_options(said_options())
+    said = said_options()
+    chosen = {name.replace(".", "_"): said[name] for name in ("client.id", *names) if name in said}
+    return native_options(said) | chosen
 
 
 def bootstrap_of(bootstrap: str) -> str:

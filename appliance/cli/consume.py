@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from appliance.cli.client import asked, consumer, refusal
 from appliance.cli.columns import COLUMNS as FILE_COLUMNS
-from appliance.cli.columns import STANDARD_OUTPUT, TEXT_COLUMNS, TO, chosen, opened, write_columns
+from appliance.cli.columns import TEXT_COLUMNS, TO, chosen, write_columns
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.decoded import Decoding
 from appliance.cli.format_string import ENCODINGS, format_string
 from appliance.cli.group_reading import GroupReader, Sink, Stop
 from appliance.cli.options import client_options
 from appliance.cli.output import TerminalSink, say
+from appliance.cli.output_file import STANDARD_OUTPUT, OutputFile, opened
 from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, partitions_of, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 from appliance.cli.topic_names import named_topics, regex_option
@@ -185,6 +186,10 @@ def consume(
             raise click.UsageError(f"--to {to} writes keys and values as they are, without --decode")
         if is_regex or as_json or layout is not None or len(topics) > 1:
             raise click.UsageError(f"--to {to} takes one topic, and no --regex, --json or --format")
+        chosen_columns = chosen("--columns", file_columns, FILE_COLUMNS) or list(FILE_COLUMNS)
+        chosen_text = chosen("--text", text, TEXT_COLUMNS)
+        if absent := [each for each in chosen_text if each not in chosen_columns]:
+            raise click.UsageError(f"--text {absent[0]}: --columns leaves it out")
         write_columns(
             bootstrap,
             topics[0],
@@ -194,8 +199,8 @@ def consume(
             until=until,
             partitions=only,
             count=count,
-            columns=chosen("--columns", file_columns, FILE_COLUMNS) or FILE_COLUMNS,
-            text=chosen("--text", text, TEXT_COLUMNS),
+            columns=chosen_columns,
+            text=chosen_text,
         )
         return
     as_json = as_json or to == "json"
@@ -259,6 +264,11 @@ def _check(
         raise click.UsageError("--to json writes all fields; --columns and --text are for parquet and arrow")
     if to in ("parquet", "arrow") and (follow or group is not None):
         raise click.UsageError(f"--to {to} cannot be used with --follow or --group")
+    if output not in (None, STANDARD_OUTPUT) and (follow or group is not None):
+        raise click.UsageError(
+            "--output cannot be used with --follow or --group, because the file gets its name at the end: redirect"
+            " standard output"
+        )
     if until is not None and (follow or group is not None):
         raise click.UsageError("--until cannot be used with --follow or --group")
     if only and len(topics) > 1:
@@ -267,7 +277,7 @@ def _check(
         raise click.UsageError("--group allows only --from beginning or end, and no --partition")
 
 
-def _shown_on(sink: BinaryIO, *, as_json: bool) -> Sink:
+def _shown_on(sink: OutputFile, *, as_json: bool) -> Sink:
     """Return where to print records: with escapes on a terminal, unless somebody has asked for the bytes."""
     source = click.get_current_context().get_parameter_source("encoding")
     if sys.stdout.isatty() and (as_json or source is ParameterSource.DEFAULT):

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends_by_signal() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up."""
+    """Have SIGTERM and SIGHUP end the command as Ctrl-C does, so that it cleans up.
+
+    One that is ignored stays ignored: `nohup` keeps a command going when its terminal is closed.
+    """
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:

@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
 from appliance.extras import is_installed
+
+if TYPE_CHECKING:
+    from appliance.cli.output_file import OutputFile
 
 LONG_ROWS: Final = 500
 """Longer tables are printed line by line. rich measures and wraps each cell: 120,000 rows took it 57 s."""
@@ -114,7 +117,7 @@ class TerminalSink:
 
     __slots__ = ("_escaped", "_terminal")
 
-    def __init__(self, terminal: BinaryIO, *, as_json: bool = False) -> None:
+    def __init__(self, terminal: BinaryIO | OutputFile, *, as_json: bool = False) -> None:
         self._terminal = terminal
         self._escaped = terminal_json if as_json else plain_lines
 

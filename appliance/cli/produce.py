@@ -363,13 +363,22 @@ def _parquet(topic: str, files: tuple[Path, ...], *, as_json: bool, **how: Any) 
     from appliance.cli.columns import send_parquet
 
     started_s = time.monotonic()
-    delivered = send_parquet(how.pop("bootstrap"), topic, files, **how)
+    sent = send_parquet(how.pop("bootstrap"), topic, files, **how)
     took_s = time.monotonic() - started_s
+    delivered = sent.delivered
     if as_json:
         print_json(
-            {"topic": topic, "delivered": delivered, "failed": 0, "seconds": round(took_s, 3), "error": None}
+            {
+                "topic": topic,
+                "delivered": delivered,
+                "failed": sent.rows - delivered,
+                "seconds": round(took_s, 3),
+                "error": None if sent.fault is None else str(sent.fault),
+            }
         )
-    elif sys.stderr.isatty():
+    if sent.fault is not None:
+        raise sent.fault
+    if not as_json and sys.stderr.isatty():
         click.echo(f"{_records_text(delivered)} to {topic} in {took_s:.2f} s", err=True)
     return 0
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 NO_TIMESTAMP: Final = 0  # TIMESTAMP_NOT_AVAILABLE
+UNREADABLE: Final = "\ufffd"
+"""The only header that is shown of a record with a header whose name is no UTF-8: librdkafka's Python gives none."""
 TIMESTAMP_TYPES: Final = (None, "CreateTime", "LogAppendTime")
 
 Formatter = Callable[["Message"], bytes]
@@ -45,7 +47,8 @@ def _encoded(
 def json_line(message: Message) -> bytes:
     """One JSON object: topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers.
 
-    Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null.
+    Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null. A record with a
+    header whose name is no UTF-8 has the single header `["\ufffd", null]`.
     """
     return _as_line(json_object(message))
 
@@ -100,7 +103,10 @@ def _timestamp(message: Message) -> bytes | None:
 
 def header_list(message: Message) -> list[tuple[str, bytes | None]]:
     """Name and value of each header."""
-    headers: Any = message.headers()
+    try:
+        headers: Any = message.headers()
+    except (SystemError, UnicodeDecodeError):  # a SystemError, because its C code returns a list all the same
+        return [(UNREADABLE, None)]
     return list(headers or ())
 
 

@@ -40,7 +40,7 @@ from appliance.config.sections.services import ServicesSettings
 from appliance.config.sections.shared_memory import SharedMemorySettings
 from appliance.config.sections.tls import CLIENT_AUTH_REQUIRED, TlsSettings
 from appliance.config.sections.transactions import TransactionSettings
-from appliance.config.sections.zeromq import ZeroMqSettings, is_tcp, tcp_address
+from appliance.config.sections.zeromq import ZeroMqSettings, is_tcp, overlap_of, tcp_address
 from appliance.errors import ConfigurationError
 
 _SLOT: Final = "{slot}"
@@ -155,6 +155,12 @@ class Settings:
                     f"listeners.zeromq = {listener!r}: the ports of {self.network.processes} network processes "
                     f"would exceed {PORT_MAX}"
                 )
+        overlap = overlap_of(self.zeromq.listeners, self.network.processes)
+        if overlap is not None:
+            raise ConfigurationError(
+                f"listeners.zeromq: {overlap[0]} and {overlap[1]} need the same port or file. Each endpoint also "
+                f"needs one for each of the {self.network.processes} network processes: leave room between them"
+            )
         if self.console.is_on:
             self._check_console()
         factor = self.broker.default_replication_factor

@@ -4,13 +4,14 @@
     tcp, CURVE          the peer's public key lies in `zeromq.curve.client.keys.dir`
     tcp, insecure       everybody
 
-The answer names the client's principal, which ZeroMQ then puts beside each of its messages as `User-Id`. Whatever is
-not listed here is refused. libzmq asks in the thread of its sockets and waits; the answer is computed at once from
-what is in memory and, for CURVE, one look at a directory.
+The answer names the client's principal, which ZeroMQ then puts beside each of its messages as `User-Id`, and the key
+of a client that has one, as `X-Curve-Key`. Whatever is not listed here is refused. libzmq asks in the thread of its
+sockets and waits; the answer is computed at once from what is in memory and, for CURVE, one look at a directory.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -39,6 +40,9 @@ _KEY: Final = re.compile(
 )
 _KEY_FILE_BYTES_MAX: Final = 16 * 1024
 _KEY_SUFFIX: Final = ".key"
+_PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR))
+KEY_PROPERTY: Final = "X-Curve-Key"
+"""The property of a message that names its client's public key, in hexadecimal digits."""
 _QUESTIONS_MAX: Final = 64
 """Handshakes answered in one turn."""
 
@@ -79,43 +83,52 @@ def read_keys(path: Path) -> Mapping[str, bytes]:
 
 @dataclass(slots=True)
 class ClientKeys:
-    """The keys of the clients that may connect, as the directory says now."""
+    """The keys of the clients that may connect, as the directory says now. `version` moves when the keys are read."""
 
     directory: Path
+    version: int = 0
     _names: dict[bytes, str] = field(default_factory=dict)
-    _seen: tuple[tuple[str, int, int], ...] | None = None
+    _seen: tuple[tuple[object, ...], ...] | None = None
 
-    def refresh(self) -> bool:
-        """Read the directory again if it has changed; return whether it had. Without a directory nobody may connect."""
+    def refresh(self) -> None:
+        """Read the directory again if it has changed. Without a directory nobody may connect.
+
+        If this process cannot look at the directory now, for want of descriptors or memory, the keys stay as they are.
+        """
         try:
             with os.scandir(self.directory) as entries:
                 listed = [entry for entry in entries if entry.name.endswith(_KEY_SUFFIX)]
-                seen = tuple(
-                    sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in listed)
-                )
-        except OSError:
-            seen = ()
+        except OSError as error:
+            if error.errno in _PASSING:
+                return
+            listed = []
+        seen = tuple(sorted(filter(None, map(_state, listed))))
         if seen == self._seen:
-            return False
+            return
         self._seen = seen
         names: dict[bytes, str] = {}
-        for name, _, _ in seen:
+        for entry in sorted(listed, key=lambda each: each.name):
             try:
-                key = read_keys(self.directory / name).get("public-key")
+                key = read_keys(Path(entry.path)).get("public-key")
             except ConfigurationError:
                 continue
             if key is not None:
-                names[z85.decode(key)] = name.removesuffix(_KEY_SUFFIX)
+                names[z85.decode(key)] = entry.name.removesuffix(_KEY_SUFFIX)
         self._names = names
-        return True
+        self.version += 1
 
     def name_of(self, key: bytes) -> str | None:
         """Return the name of the client with this public key (32 bytes)."""
         return self._names.get(key)
 
-    def has_name(self, name: str) -> bool:
-        """Return whether a client of this name may still connect."""
-        return name in self._names.values()
+
+def _state(entry: os.DirEntry[str]) -> tuple[object, ...] | None:
+    """Return what changes when a key file changes; None where the file has gone since it was listed."""
+    try:
+        found = entry.stat()
+    except OSError:
+        return None
+    return entry.name, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def not_admitted(_address: str, _mechanism: str) -> None:
@@ -169,6 +182,7 @@ class Doorkeeper:
             envelope = question[:2]
             _, _, _, request_id, domain, address, _, mechanism, *credentials = question
             principal = self._principal(domain.decode(), address.decode(), mechanism, credentials)
+            properties = b""
             if principal is None:
                 self._warn(
                     f"ZeroMQ connection from {address.decode()} refused: its "
@@ -179,16 +193,32 @@ class Doorkeeper:
                 status, text, user = b"400", b"not admitted", b""
             else:
                 status, text, user = b"200", b"OK", principal.encode()
-            self._socket.send_multipart((*envelope, _VERSION, request_id, status, text, user, b""))
+                if mechanism == b"CURVE":
+                    properties = _property(KEY_PROPERTY, credentials[0].hex())
+            self._socket.send_multipart((*envelope, _VERSION, request_id, status, text, user, properties))
         return True
 
-    def is_admitted(self, principal: str) -> bool:
-        """Return whether a client that was admitted by its key would be admitted now. Call `refresh` before."""
-        return self._keys is None or self._keys.has_name(principal.removeprefix("User:"))
+    def is_admitted(self, principal: str, key: str) -> bool:
+        """Return whether a client would be admitted now. Call `keys_version` before.
 
-    def refresh(self) -> bool:
-        """Look at the directory of keys; return whether it has changed."""
-        return self._keys is not None and self._keys.refresh()
+        Args:
+            principal: the client's, as the answer to its handshake named it.
+            key: its public key in hexadecimal digits; empty for a client that was admitted without one.
+        """
+        if not key or self._keys is None:
+            return True
+        name = self._keys.name_of(bytes.fromhex(key))
+        return name is not None and principal == _principal_of(name)
+
+    def keys_version(self) -> int:
+        """Look at the directory of keys, and return a number that moves whenever the keys have changed.
+
+        Each handshake reads the directory, too. So whoever acts on a change compares this number with the last one.
+        """
+        if self._keys is None:
+            return 0
+        self._keys.refresh()
+        return self._keys.version
 
     def close(self) -> None:
         """Refuse everybody from now on."""
@@ -202,7 +232,17 @@ class Doorkeeper:
         if domain == CURVE_DOMAIN and mechanism == b"CURVE" and self._keys is not None and credentials:
             self._keys.refresh()
             name = self._keys.name_of(credentials[0])
-            return None if name is None else f"User:{name}"
+            return None if name is None else _principal_of(name)
         if domain == INSECURE_DOMAIN and mechanism == b"NULL":
             return "User:ANONYMOUS"
         return None
+
+
+def _principal_of(name: str) -> str:
+    """Return the principal of the client whose key file has this name."""
+    return f"User:{name}"
+
+
+def _property(name: str, value: str) -> bytes:
+    """Return a property as ZMTP spells it."""
+    return bytes((len(name),)) + name.encode() + len(value).to_bytes(4, "big") + value.encode()

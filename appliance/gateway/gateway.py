@@ -12,9 +12,11 @@ make this process hold:
 | requests unanswered | `network.requests.in.flight.per.connection`, `zeromq.bytes.in.flight.max` | the session ends |
 | requests held, all sessions | a quarter of the pool's size | the session that holds most ends |
 | sent and not acknowledged | the window, at most `zeromq.window.max.bytes` | its answers wait |
+| that, all sessions | `limits.outstanding_max` | each is sent one message at a time |
+| that, of a session that has ended in silence | `KEPT_BYTES_MAX` | its connection ends |
 | answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
 | heartbeats | one that is not acknowledged | no other is sent |
-| errors told to a connection without a session | what `SENT_MAX` messages take | they are dropped |
+| errors told to a connection without a session | what `limits.sent_max` messages take | they are dropped |
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ from appliance.gateway.frames import (
     Code,
     Kind,
     Open,
-    Opened,
     Subscribe,
     broker_header,
     encode_error,
@@ -47,13 +48,14 @@ from appliance.gateway.frames import (
     parse_heartbeat,
     parse_unsubscribe,
 )
+from appliance.gateway.limits import RECEIVED_MAX, new_window, opened, outstanding_max, sent_max
 from appliance.gateway.outgoing import Outgoing
 from appliance.gateway.pushing import Pushing
-from appliance.gateway.received import IPC_HOST, api_key, client_of, joined
+from appliance.gateway.received import IPC_HOST, Wire, api_key, client_of, joined, key_of
 from appliance.gateway.session import GatewaySession
-from appliance.gateway.session_numbers import SessionNumbers
+from appliance.gateway.session_numbers import SessionNumbers, new_mark
 from appliance.gateway.subscription import Subscription
-from appliance.gateway.window import Window
+from appliance.gateway.window import Outstanding
 from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS
 from appliance.journal import RateLimited
 from appliance.requests.apis import SERVED_AFTER_CLOSE
@@ -64,15 +66,11 @@ _log: Final = logging.getLogger(__name__)
 
 TURN_MESSAGES: Final = 64
 """Messages read from one door in one turn."""
-RECEIVED_MAX: Final = 64
-"""Messages of one client that ZeroMQ keeps for us before it stops reading its connection."""
-SENT_MAX: Final = 20_000
-"""More than the largest window has messages (`window.MESSAGE_BYTES_MIN`), so ZeroMQ never refuses one of a session."""
 OWED_BYTES_MAX: Final = 16 * 1024
+KEPT_BYTES_MAX: Final = 16 * 1024
 BOUND_PART: Final = 4
 SWEEP_MS: Final = 1000
 TIDY_MS: Final = 20_000
-HEARTBEAT_PART: Final = 5
 LINGER_MS: Final = 300
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 # An enum's member is looked up each time that it is named, which is much for each message.
@@ -122,19 +120,20 @@ class Gateway:
             settings.zeromq,
             netproc=process.role.index,
             message_bytes_max=self._request_bytes_max,
-            sent_max=SENT_MAX,
+            sent_max=sent_max(settings),
             received_max=RECEIVED_MAX,
         )
         self._by_connection: dict[tuple[int, bytes], GatewaySession] = {}
         self._ready: set[int] = set()  # descriptors
         self._starved: set[GatewaySession] = set()
-        self._held_bytes = 0
-        self._owed_bytes = 0
+        self._held_bytes = self._owed_bytes = 0
+        self._outstanding = Outstanding(outstanding_max(settings))
         self._reported = 0
         self._may_read = True
         self._is_draining = False
         self._is_sweeping = False
         self._tidied_ns = 0
+        self._keys_version = 0
         self._knocking = self._doorkeeper.fileno()
         for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
             host.cycle.epoll.register(descriptor, select.EPOLLIN)
@@ -337,8 +336,12 @@ class Gateway:
 
     def _heartbeat(self, session: GatewaySession, mark: int, now_ns: int) -> None:
         if session.heartbeat_mark and mark != session.heartbeat_mark:
-            return  # the last answer is not read yet
-        session.heartbeat_mark = _new_mark()
+            # The last answer is not read yet. A client that is busy need not send heartbeats, so only one that does
+            # shows by its mark that it has read nothing for too long.
+            if now_ns - session.heartbeat_sent_ns > self._timeout_ns:
+                self._end_silent(session)
+            return
+        session.heartbeat_mark = new_mark()
         session.heartbeat_sent_ns = now_ns
         self._outgoing.put(session, broker_header(Kind.HEARTBEAT, mark=session.heartbeat_mark))
 
@@ -362,41 +365,44 @@ class Gateway:
             self._refuse(door, routing_id, Code.NOT_READY, "the appliance starts")
         elif not 0 <= wanted.broker_id < slots:
             self._refuse(door, routing_id, Code.UNKNOWN_BROKER, f"broker {wanted.broker_id} of {slots}")
+        elif not self._may_open(header):
+            self._refuse(door, routing_id, Code.REFUSED, "its key is not admitted any more")
         elif len(self._by_connection) >= zeromq.sessions_max:
             self._refuse(door, routing_id, Code.OVERLOADED, f"zeromq.sessions.max = {zeromq.sessions_max}")
         else:
             session = self._new_session(door, routing_id, header, wanted, now_ns)
-            opened = Opened(
-                session.token,
-                requests_max=self._requests_max,
-                request_bytes_max=self._request_bytes_max,
-                bytes_in_flight_max=zeromq.bytes_in_flight_max,
-                window_max=zeromq.window_max_bytes,
-                frames_max=FRAMES_MAX,
-                heartbeat_interval_ms=zeromq.session_timeout_ms // HEARTBEAT_PART,
-                session_timeout_ms=zeromq.session_timeout_ms,
+            self._outgoing.put(
+                session, broker_header(Kind.OPENED), opened(session.token, self._settings).encode()
             )
-            self._outgoing.put(session, broker_header(Kind.OPENED), opened.encode())
             self._sweep_later()
+
+    def _may_open(self, header: zmq.Frame) -> bool:
+        """Return whether a client may still have a session. Its handshake may be long past."""
+        key = key_of(header)
+        if not key:
+            return True
+        self._doorkeeper.keys_version()
+        return self._doorkeeper.is_admitted(client_of(header)[0], key)
 
     def _new_session(
         self, door: Door, routing_id: bytes, header: zmq.Frame, wanted: Open, now_ns: int
     ) -> GatewaySession:
         principal, host, pid = client_of(header)
-        told_host = IPC_HOST if pid and self._settings.tells_arrival_address else None
         session = GatewaySession(
             door,
             routing_id,
             token=os.urandom(TOKEN_BYTES),
-            window=Window(wanted.window, window_max=self._zeromq.window_max_bytes, new_mark=_new_mark),
+            window=new_window(wanted.window, self._settings, self._outstanding),
             principal=principal,
+            key=key_of(header),
+            wire=Wire.of(header),
             connection_id=self._numbers.new_id(),
             number=self._numbers.take(),
             slot=wanted.broker_id,
             listener="PLAINTEXT",
             host=host,
             pid=pid,
-            told_host=told_host,
+            told_host=IPC_HOST if pid and self._settings.tells_arrival_address else None,
             now_ns=now_ns,
         )
         if wanted.client_id:
@@ -416,6 +422,12 @@ class Gateway:
         """End a session without a line."""
         self._end(_client(session))
 
+    def _end_silent(self, session: GatewaySession) -> None:
+        """End a session whose client does not read, and its connection, or ZeroMQ would keep what it is owed."""
+        if session.window.outstanding_bytes > KEPT_BYTES_MAX:
+            session.wire.cut()
+        self._end(session)
+
     def _end(self, session: GatewaySession) -> None:
         if session.closed:
             return
@@ -427,6 +439,7 @@ class Gateway:
         self._held_bytes -= session.held_bytes
         self._owed_bytes -= session.owed_bytes
         session.held.clear()
+        session.window.forget()
         session.abandon()
         for subscription in list(session.subscriptions.values()):
             self._pushing.end(subscription)
@@ -527,14 +540,14 @@ class Gateway:
         self._is_sweeping = False
         now_ns = self._clock.monotonic_ns()
         before_ns = now_ns - self._timeout_ns
-        keys_changed = self._doorkeeper.refresh()
+        keys_version = self._doorkeeper.keys_version()
+        keys_changed, self._keys_version = keys_version != self._keys_version, keys_version
         for session in list(self._by_connection.values()):
-            if session.last_active_ns < before_ns or (
-                session.heartbeat_mark and session.heartbeat_sent_ns < before_ns
-            ):
-                self._end(session)
-            elif keys_changed and session.door.is_tcp and not self._doorkeeper.is_admitted(session.principal):
+            if session.last_active_ns < before_ns:
+                self._end_silent(session)
+            elif keys_changed and not self._doorkeeper.is_admitted(session.principal, session.key):
                 self._end_for(session, Code.REFUSED, "its key is not admitted any more")
+        self._pushing.look(list(self._by_connection.values()))
         self._relieve()
         if now_ns - self._tidied_ns > TIDY_MS * NS_PER_MS:
             self._tidied_ns = now_ns
@@ -571,7 +584,7 @@ class Gateway:
         for session in list(self._by_connection.values()):
             self._end(session)
         epoll = self._host.cycle.epoll
-        for descriptor in (self._doorkeeper.fileno(), *(door.descriptor for door in self._doors)):
+        for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
             with suppress(OSError):
                 epoll.unregister(descriptor)
         close_doors(self._doors, linger_ms=LINGER_MS)
@@ -585,7 +598,3 @@ def _client(session: Session) -> GatewaySession:
         return session.owner
     assert isinstance(session, GatewaySession)
     return session
-
-
-def _new_mark() -> int:
-    return int.from_bytes(os.urandom(8), "big") or 1

@@ -6,6 +6,8 @@ A push is a Fetch response, version 4, of one topic and one partition:
     partition int32 · error int16 · high watermark int64 · last stable offset int64
     aborted transactions int32 [ producer id int64 · first offset int64 ] · records size int32 · records
 
+A client that is over its quota is answered without a topic.
+
 The records are whole batches of magic 2, of which the last may be cut off: the next push begins with it again. Logs
 hold no other magic: Produce refuses it, and so does the adoption of Kafka's directories. An old message has no last
 offset delta, so that it would be misread here.
@@ -23,7 +25,11 @@ _FETCH: Final = 1
 _REQUEST_HEAD: Final = Struct(">hhi")
 _REQUEST: Final = Struct(">iiiibi")
 _REQUEST_PARTITION: Final = Struct(">iiqi")
+_RESPONSE_HEAD: Final = Struct(">iiih")
+_RESPONSE_PARTITION: Final = Struct(">iihqqii")
+_TO_TOPICS: Final = 8
 _TO_TOPIC: Final = 12
+_NO_TOPICS: Final = bytes(4)
 _TO_ERROR: Final = 8
 _PARTITION: Final = Struct(">hqqi")
 _ABORTED_BYTES: Final = 16
@@ -51,6 +57,18 @@ def fetch_request(
     )
 
 
+def error_response(topic: str, partition: int, error: int) -> bytes:
+    """Return a response that has an error and no records."""
+    name = topic.encode()
+    return b"".join(
+        (
+            _RESPONSE_HEAD.pack(0, 0, 1, len(name)),
+            name,
+            _RESPONSE_PARTITION.pack(1, partition, error, -1, -1, 0, 0),
+        )
+    )
+
+
 class Pushed:
     """One response, from its head on.
 
@@ -65,6 +83,10 @@ class Pushed:
     __slots__ = ("_begun", "_left", "_passing", "error", "next_offset", "records_bytes")
 
     def __init__(self, head: bytes | memoryview, topic_bytes: int) -> None:
+        self.next_offset = -1  # no whole batch has passed yet
+        if head[_TO_TOPICS:_TO_TOPIC] == _NO_TOPICS:
+            self.error = self.records_bytes = self._left = 0
+            return
         at = _TO_TOPIC + 2 + topic_bytes + _TO_ERROR
         if len(head) < at + _PARTITION.size:
             raise MalformedFrame(f"a Fetch response with a head of {len(head)} bytes")
@@ -73,7 +95,6 @@ class Pushed:
         if len(head) < at + _SIZE.size:
             raise MalformedFrame(f"a Fetch response with a head of {len(head)} bytes")
         self.records_bytes = max(0, _SIZE.unpack_from(head, at)[0])
-        self.next_offset = -1  # no whole batch has passed yet
         self._left = at + _SIZE.size  # until the records begin, or the batch ends that is passing
         self._passing = -1  # the offset behind that batch
         self._begun = b""  # of a batch's header

@@ -3,23 +3,30 @@
     SUBSCRIBE ─→ fetch ─→ Apis.serve ··· purgatory ··· answer ─→ push, while the window is open ─→ fetch
 
 What one subscription is and keeps: `subscription`. What an answer holds: `pushed`.
+
+A Fetch may wait for a minute, and goes by the metadata image of its beginning. Where the partition was deleted or made
+again, has another leader, or other rules apply to the client, the wait ends and the next Fetch goes by the new image:
+within a second, because the sweep looks for a new image. Records that came in that second are not pushed where the
+rules have changed meanwhile, but fetched again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from appliance.cluster import AclBinding, ClusterImage
 from appliance.errors import MalformedFrame, StorageFault
 from appliance.gateway.frames import MORE, Code, Kind, Subscribe, broker_header
 from appliance.gateway.outgoing import TURN_BYTES, Outgoing
 from appliance.gateway.parts import take_part
-from appliance.gateway.pushed import fetch_request
+from appliance.gateway.pushed import error_response, fetch_request
 from appliance.gateway.session import GatewaySession
 from appliance.gateway.session_numbers import SessionNumbers
-from appliance.gateway.subscription import MAX_WAIT_MS, Subscription
+from appliance.gateway.subscription import MAX_WAIT_MS, Subscription, led_by
 from appliance.ipc.process_table import BYTES_OUT
+from appliance.protocol.errors import ErrorCode
 from appliance.requests.session import Session
 from appliance.requests.transport import TransportHost
 
@@ -29,6 +36,7 @@ SUBSCRIPTIONS_MAX: Final = 1000
 """Of one session."""
 PUSH_BYTES_MAX: Final = 8 << 20
 FETCH_AGAIN_MS: Final = 10
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Pushing:
@@ -45,6 +53,8 @@ class Pushing:
         "_contain",
         "_end_for",
         "_host",
+        "_image",
+        "_image_version",
         "_numbers",
         "_outgoing",
         "_pool",
@@ -64,6 +74,8 @@ class Pushing:
         self._pool = host.pool
         self._apis = host.apis
         self._cells = host.process.attachment.row.cells
+        self._image = host.process.attachment.image
+        self._image_version = 0
         self._outgoing = outgoing
         self._numbers = numbers
         self._end_for = end_for
@@ -118,6 +130,12 @@ class Pushing:
         if subscription.closed or subscription.throttled_until_ns or subscription.queue or self.is_draining:
             return
         wanted = subscription.wanted
+        image = self._image.current()
+        led, before = led_by(image, wanted.topic, wanted.partition), subscription.led
+        if led is not None and before is not None and led.topic_id != before.topic_id:
+            self._end_replaced(subscription)
+            return
+        subscription.acls, subscription.led = _acls_of(image), led
         frame = fetch_request(
             wanted.topic,
             wanted.partition,
@@ -139,13 +157,35 @@ class Pushing:
         if subscription.queue and subscription.queue[0].answer is not None:
             self._outgoing.unsent.add(subscription)
 
+    def _end_replaced(self, subscription: Subscription) -> None:
+        """End a subscription whose topic was deleted and made again, or it would go on amidst other records."""
+        owner, wanted = subscription.owner, subscription.wanted
+        body = error_response(wanted.topic, wanted.partition, _UNKNOWN_TOPIC)
+        mark = owner.window.sent(len(body))
+        self.end(subscription)
+        self._outgoing.put(owner, broker_header(Kind.PUSH, mark=mark, subject=wanted.number), body)
+
+    def look(self, sessions: Iterable[GatewaySession]) -> None:
+        """End the waits of subscriptions for which a new metadata image says something else."""
+        if self._image.version == self._image_version:
+            return
+        image = self._image.current()
+        self._image_version = 0 if image is None else image.version
+        acls = _acls_of(image)
+        for session in sessions:
+            for each in list(session.subscriptions.values()):
+                assert isinstance(each, Subscription)
+                wanted = each.wanted
+                if each.acls is not acls or each.led != led_by(image, wanted.topic, wanted.partition):
+                    self._apis.end_waits(each)
+
     def _fetch_later(self, subscription: Subscription) -> None:
         self._host.cycle.timers.after_ms(FETCH_AGAIN_MS, lambda: self.fetch(subscription))
 
     def push_all(self, session: GatewaySession) -> None:
         """Go on with all subscriptions of a session that have something, because its window may be open again."""
         for subscription in list(session.subscriptions.values()):
-            if session.closed or not session.window.is_open:
+            if session.closed or not self._outgoing.may_send(session):
                 return
             assert isinstance(subscription, Subscription)
             if not subscription.closed:
@@ -164,6 +204,13 @@ class Pushing:
         outgoing = self._outgoing
         if not subscription.out:
             if subscription.queue is None or subscription.queue[0].answer is None:
+                return
+            # Before the look at the rules: the answer may wait for the window for hours.
+            if not outgoing.may_send(owner):
+                return
+            if subscription.acls is not _acls_of(self._image.current()):
+                subscription.discard_answer()
+                self.fetch(subscription)
                 return
             if not subscription.collect():
                 self._fetch_later(subscription)  # nothing came in all the time, or it was answered early
@@ -199,3 +246,8 @@ class Pushing:
         # Behind the others, so that all subscriptions share the window.
         owner.subscriptions[number] = owner.subscriptions.pop(number)
         self.fetch(subscription)
+
+
+def _acls_of(image: ClusterImage | None) -> tuple[AclBinding, ...]:
+    """Return the rules of an image. While they stand, each image has the same object."""
+    return () if image is None else image.acls

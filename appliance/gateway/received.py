@@ -1,11 +1,16 @@
-"""What the frames of a received message say, wherever ZeroMQ has cut them."""
+"""What a received message says, wherever ZeroMQ has cut its frames, and what ZeroMQ says about its connection."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Self
 
 import zmq
 
+from appliance.gateway.admission import KEY_PROPERTY
 from appliance.requests.session import ANONYMOUS
 
 IPC_HOST: Final = "127.0.0.1"
@@ -40,3 +45,43 @@ def client_of(header: zmq.Frame) -> tuple[str, str, int]:
     if where.startswith("localhost:") and pid.isdecimal():
         return principal, IPC_HOST, int(pid)
     return principal, address, 0
+
+
+def key_of(header: zmq.Frame) -> str:
+    """Return the public key of the client that sent a frame, in hexadecimal digits; empty for a client without one."""
+    try:
+        return str(header.get(KEY_PROPERTY))
+    except zmq.ZMQError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The socket that ZeroMQ received a message from.
+
+    The socket is ZeroMQ's, which closes it in a thread of its own. Its number may then be another connection's, so the
+    inode tells whether it still is the same one.
+    """
+
+    descriptor: int
+    inode: int
+
+    @classmethod
+    def of(cls, frame: zmq.Frame) -> Self:
+        """Return the socket of a received frame; one that is closed already is no socket any more."""
+        descriptor = int(frame.get(zmq.SRCFD))
+        try:
+            return cls(descriptor, os.fstat(descriptor).st_ino)
+        except OSError:
+            return cls(-1, 0)
+
+    def cut(self) -> None:
+        """Break the connection, if it still is there. ZeroMQ then frees what it has not sent to the client.
+
+        A ROUTER cannot let go of one of its peers, so this goes past it: for ZeroMQ, the client has hung up.
+        """
+        with suppress(OSError):
+            own = os.dup(self.descriptor)  # nobody can close this one meanwhile
+            with socket.socket(fileno=own) as sock:
+                if os.fstat(own).st_ino == self.inode:
+                    sock.shutdown(socket.SHUT_RDWR)

@@ -14,7 +14,7 @@ import zmq
 
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.config.sections.zeromq import netproc_endpoint
+from appliance.config.sections.zeromq import told_endpoint
 from appliance.errors import MalformedFrame
 from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors, server_keys
 from appliance.gateway.frames import (
@@ -146,6 +146,6 @@ class Reception:
         netproc = self._choose()
         if netproc is None:
             return Kind.ERROR, encode_error(Code.NOT_READY, "no network process is ready")
-        endpoint = netproc_endpoint(door.listener, netproc)
+        endpoint = told_endpoint(door.listener, netproc)
         welcome = Welcome(VERSION, max(hello.broker_id, 0), endpoint, self._server_key if door.is_tcp else "")
         return Kind.WELCOME, welcome.encode()

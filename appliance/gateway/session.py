@@ -9,6 +9,7 @@ from typing import Final
 import zmq
 
 from appliance.gateway.doors import Door
+from appliance.gateway.received import Wire
 from appliance.gateway.window import Window
 from appliance.protocol.framing import SIZE_BYTES
 from appliance.requests.answer import FilePiece, Piece
@@ -46,6 +47,8 @@ class GatewaySession(Session):
 
     Args:
         token: the secret that the client puts into each message.
+        key: the client's public key in hexadecimal digits; empty for a client that has none.
+        wire: the socket of the connection.
         pid: the client's process on this host; 0 where it is elsewhere.
     """
 
@@ -57,6 +60,7 @@ class GatewaySession(Session):
         "held",
         "held_bytes",
         "is_leaving",
+        "key",
         "out",
         "owed_bytes",
         "pid",
@@ -65,6 +69,7 @@ class GatewaySession(Session):
         "subscriptions",
         "token",
         "window",
+        "wire",
     )
 
     def __init__(
@@ -75,6 +80,8 @@ class GatewaySession(Session):
         token: bytes,
         window: Window,
         principal: str,
+        key: str,
+        wire: Wire,
         connection_id: int,
         number: int,
         slot: int,
@@ -99,6 +106,8 @@ class GatewaySession(Session):
         self.token = token
         self.window = window
         self.principal = principal
+        self.key = key
+        self.wire = wire
         self.pid = pid
         # Requests that may not begin yet, in order: their frames as received, and their bytes.
         self.held: deque[tuple[list[zmq.Frame], int]] = deque()

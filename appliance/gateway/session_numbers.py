@@ -1,10 +1,12 @@
-"""Ids and numbers of the sessions and subscriptions of one network process. State only.
+"""Ids and numbers of the sessions and subscriptions of one network process, and marks.
 
 An id names a session once and for all, in log lines and in the books of other processes. A number is its place in
 tables that are as large as the most sessions there ever were, so numbers are used again.
 """
 
 from __future__ import annotations
+
+import os
 
 from appliance.gateway.session import SESSION_NUMBERS_FROM
 
@@ -40,3 +42,8 @@ class SessionNumbers:
     def give_back(self, number: int) -> None:
         """Let the next session have this number."""
         self._free.append(number)
+
+
+def new_mark() -> int:
+    """Return a number of 64 bits, not 0, that nobody can guess."""
+    return int.from_bytes(os.urandom(8), "big") or 1

@@ -7,8 +7,10 @@ any cost while nothing is committed, because the Fetch waits in the purgatory.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
+from appliance.cluster import AclBinding, ClusterImage
 from appliance.gateway.frames import Subscribe
 from appliance.gateway.pushed import Pushed
 from appliance.gateway.session import GatewaySession, Sent, leaving, release
@@ -17,15 +19,37 @@ from appliance.requests.session import Session
 MAX_WAIT_MS: Final = 60_000
 
 
+class Led(NamedTuple):
+    """What a Fetch of a partition goes by: which topic of that name it is, its leader, and its row."""
+
+    topic_id: UUID
+    leader: int
+    leader_epoch: int
+    row: int
+    incarnation: int
+
+
+def led_by(image: ClusterImage | None, topic: str, partition: int) -> Led | None:
+    """Return what a Fetch goes by in an image; None where there is no such partition."""
+    found = None if image is None else image.topics.get(topic)
+    if found is None or partition >= len(found.partitions):
+        return None
+    one = found.partitions[partition]
+    return Led(found.topic_id, one.leader, one.leader_epoch, one.row, one.incarnation)
+
+
 class Subscription(Session):
     """One partition that is pushed to `owner`.
+
+    A Fetch that waits goes by the metadata image of its beginning. `led` and `acls` are of that image, so that a change
+    ends the wait.
 
     Args:
         owner: the client's session, whose window and connection it uses.
         wanted: what the client asked for.
     """
 
-    __slots__ = ("next_offset", "out", "owner", "pushed", "topic_bytes", "wanted")
+    __slots__ = ("acls", "led", "next_offset", "out", "owner", "pushed", "topic_bytes", "wanted")
 
     def __init__(
         self, owner: GatewaySession, wanted: Subscribe, *, connection_id: int, number: int, now_ns: int
@@ -45,6 +69,8 @@ class Subscription(Session):
         self.wanted = wanted
         self.topic_bytes = len(wanted.topic.encode())
         self.next_offset = wanted.offset
+        self.led: Led | None = None
+        self.acls: tuple[AclBinding, ...] = ()
         self.out: list[Sent] = []  # what is left of a response that is leaving; from the end of the list
         self.pushed: Pushed | None = None  # that response
 
@@ -74,6 +100,11 @@ class Subscription(Session):
         self.out = []
         for request in self.queue or ():
             release(request.answer or ())
+
+    def discard_answer(self) -> None:
+        """Forget the answer to the Fetch, which is there and not sent."""
+        self.abandon()
+        self.queue = None
 
     def __str__(self) -> str:
         return (

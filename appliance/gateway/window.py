@@ -11,6 +11,9 @@ therefore gets no more than one that is silent, and what waits for it in ZeroMQ 
 A message may begin while less than the window is outstanding, so the last one may exceed it. At least every quarter of
 the window has a mark. Where the window became smaller meanwhile, what is outstanding may have none: then `wants_mark`
 says so, and a message that consists of a mark is sent.
+
+All sessions of a process share one `Outstanding`. Beyond its bound, a session is sent a message only when it has
+acknowledged all before. So clients that do not read take a bounded memory together, and those that do go on.
 """
 
 from __future__ import annotations
@@ -24,10 +27,21 @@ MESSAGE_BYTES_MIN: Final = 1024
 _MARKS_IN_WINDOW: Final = 4
 
 
+class Outstanding:
+    """What all sessions of a process together have been sent and have not acknowledged, in bytes."""
+
+    __slots__ = ("bound_bytes", "bytes")
+
+    def __init__(self, bound_bytes: int) -> None:
+        self.bound_bytes = bound_bytes
+        self.bytes = 0
+
+
 class Window:
     """That of one session.
 
     Args:
+        outstanding: shared with the other sessions.
         window: the client's.
         window_max: the broker's own limit.
         new_mark: returns a number of 64 bits, not 0, that nobody can guess.
@@ -38,12 +52,16 @@ class Window:
         "_marked_bytes",
         "_marks",
         "_new_mark",
+        "_outstanding",
         "_sent_bytes",
         "_window",
         "_window_max",
     )
 
-    def __init__(self, window: int, *, window_max: int, new_mark: Callable[[], int]) -> None:
+    def __init__(
+        self, window: int, *, window_max: int, new_mark: Callable[[], int], outstanding: Outstanding
+    ) -> None:
+        self._outstanding = outstanding
         self._window_max = window_max
         self._window = min(window, window_max)
         self._new_mark = new_mark
@@ -60,7 +78,8 @@ class Window:
     @property
     def is_open(self) -> bool:
         """Whether another message may be sent."""
-        return self._sent_bytes - self._acknowledged_bytes < self._window
+        own_bytes, outstanding = self._sent_bytes - self._acknowledged_bytes, self._outstanding
+        return own_bytes < self._window and (not own_bytes or outstanding.bytes < outstanding.bound_bytes)
 
     @property
     def wants_mark(self) -> bool:
@@ -69,7 +88,9 @@ class Window:
 
     def sent(self, size_bytes: int) -> int:
         """Count a message that is sent now; return its mark, 0 for none."""
-        self._sent_bytes += max(size_bytes, MESSAGE_BYTES_MIN)
+        counted_bytes = max(size_bytes, MESSAGE_BYTES_MIN)
+        self._sent_bytes += counted_bytes
+        self._outstanding.bytes += counted_bytes
         if self._sent_bytes - self._marked_bytes < self._window // _MARKS_IN_WINDOW:
             return 0
         return self.mark()
@@ -92,8 +113,16 @@ class Window:
                 pass
 
     def _acknowledge_next(self) -> int:
-        mark, self._acknowledged_bytes = self._marks.popleft()
+        mark, position = self._marks.popleft()
+        self._outstanding.bytes -= position - self._acknowledged_bytes
+        self._acknowledged_bytes = position
         return mark
+
+    def forget(self) -> None:
+        """Count nothing of this session any more, because it has ended."""
+        self._outstanding.bytes -= self._sent_bytes - self._acknowledged_bytes
+        self._acknowledged_bytes = self._sent_bytes
+        self._marks.clear()
 
     def check(self) -> None:
         """Raise AssertionError unless the marks lie in order between what is acknowledged and what is sent."""

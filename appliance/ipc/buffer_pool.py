@@ -187,7 +187,12 @@ class BufferPool:
 
     def fits(self, size_bytes: int) -> bool:
         """Whether a block of `size_bytes` could exist in an empty pool."""
-        return size_bytes <= self.smallest_bytes << (len(self._free) - 1)
+        return size_bytes <= self.largest_bytes
+
+    @property
+    def largest_bytes(self) -> int:
+        """The size of the largest block that could exist in an empty pool."""
+        return self.smallest_bytes << (len(self._free) - 1)
 
     def trim(self) -> int:
         """Merges what is free and gives blocks of a megabyte and more back to the system; how many bytes."""

@@ -4,7 +4,8 @@
         hello                        the socket, 0600 or 0660
 
 Without a group the kernel is asked, too, who the peer is (SO_PEERCRED), so that a mode that somebody widened by hand
-lets nobody in. The acceptor reads nothing from a client: it hands the socket over as it hands TCP sockets over.
+lets nobody in. The acceptor reads nothing from a client: it hands the socket over as it hands TCP sockets over. It
+closes none itself, because that could take as long as the client likes (`closing`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from appliance.channels.own_user import peer_of
-from appliance.config.sections.shared_memory import LANE_DIRECTORY
+from appliance.config.sections.shared_memory import LANE_DIRECTORY, LANE_SOCKET
 from appliance.errors import ConfigurationError, HostFault
+from appliance.lane.closing import ClosingSockets
 
-NAME: Final = "hello"
 _BACKLOG: Final = 128
 
 
@@ -35,6 +36,7 @@ class LaneDoor:
     def __init__(self, data_dir: Path, *, lanes_max: int, group: str | None) -> None:
         self._lanes_max = lanes_max
         self._has_group = group is not None
+        self._closing = ClosingSockets()
         group_id = -1 if group is None else _group_id(group)
         directory = data_dir / LANE_DIRECTORY
         try:
@@ -44,7 +46,7 @@ class LaneDoor:
             try:
                 os.fchmod(descriptor, 0o700)
                 # The path of a Unix socket is short, and that of a data directory may be long.
-                path = f"/proc/self/fd/{descriptor}/{NAME}"
+                path = f"/proc/self/fd/{descriptor}/{LANE_SOCKET}"
                 with suppress(FileNotFoundError):
                     os.unlink(path)
                 self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,6 +62,15 @@ class LaneDoor:
                 os.close(descriptor)
         except OSError as error:
             raise HostFault(f"{directory}: {error.strerror}") from error
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many refused clients are not closed yet that no other one should be accepted for now."""
+        return self._closing.is_full
+
+    def close(self, sock: socket.socket) -> None:
+        """Close the socket of a client that gets no lane, without waiting."""
+        self._closing.close(sock)
 
     def refusal(self, sock: socket.socket, held: int) -> str | None:
         """Return why a client gets no lane, or None. `held`: how many lanes there are."""

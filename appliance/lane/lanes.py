@@ -6,8 +6,9 @@
 
 Nothing in a lane is trusted: each word is read once, compared with what this process knows itself, and no loop is
 longer than a ring. Nothing blocks, either: the bell is never read, because its reader could be made to wait, and the
-client is woken over the socket, because whoever holds an eventfd can make the next write to it wait. What one client
-can make this process hold:
+client is woken over the socket, because whoever holds an eventfd can make the next write to it wait. Descriptors that a
+client sends over the socket are neither taken nor closed in this thread (`closing`). What one client can make this
+process hold:
 
 | what | bound | then |
 |---|---|---|
@@ -17,6 +18,7 @@ can make this process hold:
 | such answers, all lanes | a quarter of the pool's size | the lane that is owed most ends |
 | rings of the bell without a request | `EMPTY_RINGS_MAX` | its bell is not heard for `DEAF_MS` |
 | lanes without a hello | `HELLO_MS` | they end |
+| sockets with descriptors in them | `shared.memory.lanes.max`, as lanes, until they are closed | no other lane |
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, ERRORS, REQUESTS
 from appliance.lane import layout as lay
+from appliance.lane.closing import ClosingSockets, peek
 from appliance.lane.layout import SLOT, Layout
 from appliance.lane.session import NUMBERS_FROM, LaneSession, Sent
 from appliance.requests.answer import FilePiece
@@ -58,6 +61,7 @@ HELLO_MS: Final = 5_000
 SWEEP_MS: Final = 5_000
 TIDY_NS: Final = 20_000 * NS_PER_MS
 AGAIN_MS: Final = 5
+COLLECT_MS: Final = 500
 _HOST: Final = "127.0.0.1"
 _MECHANISM: Final = "uid"
 """As the audit journal names it: the kernel says who the client is."""
@@ -102,12 +106,15 @@ class Lanes:
         self._area_bytes = self._layout.area_bytes
         self._requests_at = self._layout.requests
         self._answer_ring = self._layout.answer_ring
-        self._request_bytes_max = min(settings.network.request_max_bytes, self._area_bytes)
+        self._request_bytes_max = min(
+            settings.network.request_max_bytes, self._area_bytes, host.pool.largest_bytes
+        )
         self._in_flight_max = settings.network.requests_in_flight_per_connection
         self._idle_ns = settings.network.connections_max_idle_ms * NS_PER_MS
         self._bound_bytes = host.pool.size_bytes // BOUND_PART
         self._own_uid = os.geteuid()
         self._own_name = _name_of(self._own_uid)
+        self._closing = ClosingSockets()
         self._guests: dict[int, _Guest] = {}
         self._by_bell: dict[int, LaneSession] = {}
         self._by_socket: dict[int, LaneSession] = {}
@@ -120,6 +127,7 @@ class Lanes:
         self._may_read = True
         self._is_draining = False
         self._is_sweeping = False
+        self._is_collecting = False
         self._tidied_ns = 0
         host.cycle.add_inbox(self)
 
@@ -175,7 +183,7 @@ class Lanes:
         for lane in ready:
             try:
                 if lane.out or lane.queue:
-                    self._send_out(lane)
+                    self._send_what_fits(lane)
                 self._take(lane)
             except Exception as error:
                 self.contain(lane, error)
@@ -192,17 +200,19 @@ class Lanes:
     def _greet(self, guest: _Guest) -> None:
         """Read the hello, and give the client its memory."""
         sock = guest.sock
+        has_descriptors = False
         try:
-            message = sock.recv(lay.HELLO.size + 1)
+            message, has_descriptors = peek(sock, lay.HELLO.size + 1)
         except BlockingIOError:
             return
         except OSError:
             message = b""
-        if not message:
+        if not message and not has_descriptors:
             self._dismiss(guest)
-        elif len(message) != lay.HELLO.size:
+        elif has_descriptors or len(message) != lay.HELLO.size:
             self._turn_away(guest, lay.MALFORMED)
         else:
+            sock.recv(lay.HELLO.size)
             magic, version, _, broker_id = lay.HELLO.unpack(message)
             if magic != lay.MAGIC or version < lay.VERSION:
                 self._turn_away(guest, lay.MALFORMED)
@@ -273,18 +283,18 @@ class Lanes:
     def _dismiss(self, guest: _Guest) -> None:
         del self._guests[guest.sock.fileno()]
         self._epoll.unregister(guest.sock.fileno())
-        guest.sock.close()
-        self._gone(guest.assignment.peer_host)
+        self._close(guest.sock)
 
     def _look_at_socket(self, lane: LaneSession) -> None:
         """The client is gone, or says something, which it must not."""
+        has_descriptors = False
         try:
-            said = lane.sock.recv(1)
+            said, has_descriptors = peek(lane.sock, 1)
         except BlockingIOError:
             return
         except OSError:
             said = b""
-        if said:
+        if said or has_descriptors:
             self.fault(lane, "its client wrote to the socket")
             return
         # What it has put into the ring before is wholly in or not at all: a whole request that was published is taken.
@@ -311,9 +321,24 @@ class Lanes:
         self._owed_bytes -= session.owed_bytes
         session.abandon()
         self._host.end_requests(session)
-        session.sock.close()
         session.let_go()
-        self._gone(LANE)
+        self._close(session.sock)
+
+    def _close(self, sock: socket.SocketType) -> None:
+        """Close a client's socket. Its lane counts until that is done, which bounds how many are not."""
+        if self._closing.close(sock):
+            self._gone(LANE)
+        elif not self._is_collecting:
+            self._is_collecting = True
+            self._host.cycle.timers.after_ms(COLLECT_MS, self._collect)
+
+    def _collect(self) -> None:
+        """Count no longer what the thread has closed."""
+        for _ in range(self._closing.take_closed()):
+            self._gone(LANE)
+        self._is_collecting = self._closing.waiting > 0
+        if self._is_collecting:
+            self._host.cycle.timers.after_ms(COLLECT_MS, self._collect)
 
     def fault(self, session: Session, why: str) -> None:
         """End a lane with one log line, because of what its client did."""
@@ -403,11 +428,7 @@ class Lanes:
         assert isinstance(session, LaneSession)
         if session.closed:
             return
-        try:
-            self._send_out(session)
-        except (StorageFault, OSError) as fault:
-            self.fault(session, str(fault))
-            return
+        self._send_what_fits(session)
         if not session.closed and not session.out and session.words[lay.REQUEST_TAIL] != session.request_head:
             self._ready.add(session)
 
@@ -415,6 +436,13 @@ class Lanes:
         """Take the requests that waited until now."""
         assert isinstance(session, LaneSession)
         self._ready.add(session)
+
+    def _send_what_fits(self, lane: LaneSession) -> None:
+        """Write answers while there is room. End the lane if records cannot be read."""
+        try:
+            self._send_out(lane)
+        except (StorageFault, OSError) as fault:
+            self.fault(lane, str(fault))
 
     def _send_out(self, lane: LaneSession) -> None:
         """Write answers in order while there is room.

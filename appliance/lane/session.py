@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
+from contextlib import suppress
 from socket import SocketType
 from typing import Final
 
@@ -119,7 +120,9 @@ class LaneSession(Session):
         self.words.release()
         self.area.release()
         self.view.release()
-        self.memory.close()
+        with suppress(BufferError):
+            # In pure Python the traceback of an error that ends the lane can have a part of it: it goes with that.
+            self.memory.close()
 
     def __str__(self) -> str:
         name = f" ({self.client_id})" if self.client_id else ""

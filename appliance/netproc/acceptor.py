@@ -20,6 +20,8 @@ Rules
 8. Where connections are opened faster than a rate allows, their listening socket is left alone for a moment (it stays
    in no epoll set, so it wakes no process). An address that is over its own rate does not hold up others: its
    connection is accepted, and closed after the moment, at most TURNED_AWAY_MAX of these at a time.
+9. A client of the lanes can make each close of its socket wait. So the lane door closes these, and is left alone while
+   it has too many to close.
 """
 
 from __future__ import annotations
@@ -64,6 +66,9 @@ MISSING_GRACE_MS = 200
 
 # How long to leave a listening socket alone when the whole system is out of descriptors or socket memory.
 SYSTEM_FULL_PAUSE_MS = 50
+
+# How long to leave the lane door alone while it has too many sockets to close.
+DOOR_PAUSE_MS = 500
 
 # accept(2): what waits on the new connection is reported by accept; the next one may be whole.
 _CONNECTION_SPOILT = frozenset(
@@ -253,6 +258,10 @@ class Acceptor:
                 return
             if listener.fileno() not in self._listened:
                 return
+            door = self._lane_door
+            if door is not None and listener is door.sock and door.is_full:
+                self._leave_door()
+                return
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
@@ -262,7 +271,6 @@ class Acceptor:
                     continue
                 self._on_full(listener, error)
                 return
-            door = self._lane_door
             if door is not None and listener is door.sock:
                 arrival = _Arrival(sock, slot, LANE, 0, LANE)
                 why = door.refusal(sock, self._book.held_from(LANE))
@@ -271,7 +279,7 @@ class Acceptor:
             self._cells[REQUESTS] += 1
             why = why or self._book.refusal(arrival.host)
             if why is not None:
-                sock.close()
+                self._close(arrival)
                 self._cells[ERRORS] += 1
                 self._say_refused(f"connection from {arrival.host} closed: {why}")
                 continue
@@ -299,6 +307,13 @@ class Acceptor:
             except OSError as error:
                 # ETOOMANYREFS: more descriptors are under way than this user may have open (unix(7)).
                 self._book.closed(netproc, taken_back)
+                if arrival.listener == LANE:
+                    # Before Linux 6.10 also: a client's messages carry sockets, in which messages carry sockets, and
+                    # so on. Such a socket can never be handed over, and must not hold up the others.
+                    self._say_refused(f"cannot hand over a client of a lane: {error.strerror}")
+                    self._cells[ERRORS] += 1
+                    self._close(arrival)
+                    return True
                 self._book.set_room(netproc, False)
                 self._say_full(f"cannot hand a connection to netproc {netproc}: {error.strerror}")
                 self._rest()
@@ -308,16 +323,24 @@ class Acceptor:
                 self._book.set_room(netproc, False)
                 self._cycle.epoll.modify(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 continue
+            # Before the network process can close its copy: a client of a lane can make the last close wait.
+            arrival.sock.close()
             assignment = Assignment(connection_id, arrival.slot, arrival.listener, arrival.host, arrival.port)
             try:
                 self._router.send_multipart((identity, encode(assignment)), zmq.NOBLOCK)
             except zmq.ZMQError:
                 # It died in between; the descriptor died with it.
                 self._book.closed(netproc, taken_back)
-            arrival.sock.close()
             self._cells[CONNECTIONS] = self._book.connections
             return True
         return False
+
+    def _close(self, arrival: _Arrival) -> None:
+        """End a connection that is not handed over, without waiting."""
+        if arrival.listener == LANE and self._lane_door is not None:
+            self._lane_door.close(arrival.sock)
+        else:
+            arrival.sock.close()
 
     def _is_turned_away(self, arrival: _Arrival, listener: socket.socket) -> bool:
         """Count a connection. Whether its address opens too many, and it is closed; accepting may pause, too."""
@@ -359,10 +382,22 @@ class Acceptor:
         if error.errno == errno.EMFILE and self._reserve >= 0:
             os.close(self._reserve)
             with suppress(OSError):
-                listener.accept()[0].close()
+                door, sock = self._lane_door, listener.accept()[0]
+                if door is not None and listener is door.sock:
+                    door.close(sock)
+                else:
+                    sock.close()
             self._reserve = _open_reserve()
         else:
             self._rest()
+
+    def _leave_door(self) -> None:
+        """The lane door has too many sockets to close: leave it alone for a moment."""
+        assert self._lane_door is not None
+        until_ns = self._clock.monotonic_ns() + DOOR_PAUSE_MS * 1_000_000
+        self._paused_until_ns[self._lane_door.sock.fileno()] = until_ns
+        self._cycle.timers.add(until_ns, self._listen)
+        self._listen()
 
     def _give_grace(self) -> None:
         """A network process is missing: connections wait for it, but not long."""

@@ -30,7 +30,8 @@ class _Shelf(msgspec.Struct):
 
     generation: int
     held: AddressCounts
-    sessions: int = 0  # ZeroMQ sessions that it has reported, and those promised to it since
+    sessions: int = 0  # ZeroMQ sessions that it has reported
+    promised: int = 0  # HELLOs that were sent to it since any network process has reported its sessions
     is_paused: bool = False
     has_room: bool = True
 
@@ -93,7 +94,7 @@ class ConnectionBook:
         best_rank = (True, 0)
         for netproc, shelf in self._shelves.items():
             if shelf.has_room:
-                rank = (shelf.is_paused, shelf.held.total + shelf.sessions)
+                rank = (shelf.is_paused, shelf.held.total + shelf.sessions + shelf.promised)
                 if best is None or rank < best_rank:
                     best, best_rank = netproc, rank
         return best
@@ -108,17 +109,21 @@ class ConnectionBook:
     def promise_session(self) -> int | None:
         """Book a ZeroMQ session with the least loaded network process and return it; None when none is there.
 
-        The next report of that process says how many it really has.
+        A client that has said HELLO may never open its session. So a promise counts until the next report, of whichever
+        process: else a process with many of them would get no client any more, and so would have nothing to report.
         """
         netproc = self.least_loaded()
         if netproc is not None:
-            self._shelves[netproc].sessions += 1
+            self._shelves[netproc].promised += 1
         return netproc
 
     def set_sessions(self, netproc: int, sessions: int) -> None:
         """Take how many ZeroMQ sessions a network process has."""
-        if (shelf := self._shelves.get(netproc)) is not None:
+        shelf = self._shelves.get(netproc)
+        if shelf is not None and shelf.sessions != sessions:
             shelf.sessions = sessions
+            for each in self._shelves.values():
+                each.promised = 0
 
     def closed(self, netproc: int, by_host: Mapping[str, int]) -> None:
         """Take connections off. Those that are not in the book belonged to an earlier generation and are ignored."""

@@ -349,12 +349,12 @@ class NetworkAgent:
 
     def _accept(self) -> None:
         for assignment, sock in self._fan_out.accepted():
+            if assignment.listener == LANE:
+                self._add_lane(assignment, sock)
+                continue
             if self._draining_until_ns is not None:
                 sock.close()
                 self._sockets.closed_hosts.append(assignment.peer_host)
-                continue
-            if assignment.listener == LANE:
-                self._add_lane(assignment, sock)
                 continue
             self.arrivals.take(assignment, sock)
 

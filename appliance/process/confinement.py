@@ -39,7 +39,7 @@ from appliance.channels.wiring import Wiring
 from appliance.config import Settings
 from appliance.config.collector_url import collector_port
 from appliance.config.sections.services import INDEX_DIRECTORY
-from appliance.config.sections.shared_memory import LANE_DIRECTORY
+from appliance.config.sections.shared_memory import LANE_DIRECTORY, LANE_SOCKET
 from appliance.config.sections.zeromq import ipc_path, is_tcp
 from appliance.process import capabilities
 from appliance.process.capabilities import Capability, keep_only
@@ -86,7 +86,7 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
     settings = wiring.settings
     steps: list[Callable[[], object]] = [lambda: keep_only(capabilities_of(kind, settings))]
     if kind in WRITE_NO_FILES:
-        _make_directories(kind, settings)
+        _prepare_directories(kind, settings)
         ports = ports_of(kind, settings)
         steps = [lambda: restrict(changes_of(kind, wiring), connect_ports=ports), *steps, refuse_calls]
     for step in steps:
@@ -96,11 +96,18 @@ def confine(kind: RoleKind, wiring: Wiring) -> None:
             _logger.warning("this process keeps rights that it does not need: %s", error)
 
 
-def _make_directories(kind: RoleKind, settings: Settings) -> None:
-    """Create the only directory that a role would create, so that it need not have the right to."""
-    if kind is RoleKind.ACCEPTOR and settings.shared_memory.lanes_max:
+def _prepare_directories(kind: RoleKind, settings: Settings) -> None:
+    """Create the only directory that a role would create, so that it need not have the right to.
+
+    Without lanes remove the socket that an earlier start left, because a client would ask there instead of over TCP.
+    """
+    if kind is RoleKind.ACCEPTOR:
+        lanes = settings.data_dir / LANE_DIRECTORY
         with suppress(OSError):  # the door tells what is wrong with it
-            os.mkdir(settings.data_dir / LANE_DIRECTORY, 0o700)
+            if settings.shared_memory.lanes_max:
+                os.mkdir(lanes, 0o700)
+            else:
+                os.unlink(lanes / LANE_SOCKET)
     if kind is RoleKind.SERVICES:
         with suppress(OSError):  # a line says so when the first file cannot be written
             os.mkdir(settings.data_dir / INDEX_DIRECTORY, 0o700)

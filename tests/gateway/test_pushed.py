@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from appliance.errors import MalformedFrame
-from appliance.gateway.pushed import Pushed
+from appliance.gateway.pushed import Pushed, error_response
 from appliance.protocol.records.record import Record, encode_batch
 
 TOPIC = "orders"
@@ -68,3 +68,14 @@ def test_a_head_that_is_cut_short_is_refused() -> None:
     for length in range(len(whole)):
         with pytest.raises(MalformedFrame):
             Pushed(whole[:length], len(TOPIC))
+
+
+def test_an_error_response_is_parsed_as_one() -> None:
+    pushed = Pushed(error_response(TOPIC, 3, 29), len(TOPIC))
+    assert (pushed.error, pushed.records_bytes) == (29, 0)
+
+
+def test_an_answer_without_a_topic_has_nothing_to_push() -> None:
+    """So a client that is over its quota is answered."""
+    pushed = Pushed(memoryview(struct.pack(">iii", 0, 1500, 0)), len(TOPIC))
+    assert (pushed.error, pushed.records_bytes) == (0, 0)

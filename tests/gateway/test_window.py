@@ -6,13 +6,14 @@ import random
 from collections import deque
 from itertools import count
 
-from appliance.gateway.window import MESSAGE_BYTES_MIN, Window
+from appliance.gateway.window import MESSAGE_BYTES_MIN, Outstanding, Window
 
 MIB = 1 << 20
 
 
-def window(size: int, maximum: int = 16 * MIB) -> Window:
-    return Window(size, window_max=maximum, new_mark=count(1).__next__)
+def window(size: int, maximum: int = 16 * MIB, outstanding: Outstanding | None = None) -> Window:
+    shared = Outstanding(1 << 40) if outstanding is None else outstanding
+    return Window(size, window_max=maximum, new_mark=count(1).__next__, outstanding=shared)
 
 
 def may_send(a: Window) -> bool:
@@ -105,3 +106,47 @@ def test_any_client_that_acknowledges_in_order_is_never_stuck() -> None:
             a.credit(a.mark(), size)
         a.credit(0, size)
         assert may_send(a)
+
+
+def test_clients_that_do_not_read_take_a_bounded_memory_together() -> None:
+    shared = Outstanding(8 * MIB)
+    deaf = [window(4 * MIB, outstanding=shared) for _ in range(100)]
+    for _ in range(10):
+        for each in deaf:
+            if each.is_open:
+                each.sent(MIB)
+    assert shared.bytes == sum(each.outstanding_bytes for each in deaf) <= 8 * MIB + 100 * MIB
+    assert {each.outstanding_bytes for each in deaf[8:]} == {MIB}
+    reading = window(4 * MIB, outstanding=shared)
+    for _ in range(10):  # one that acknowledges goes on, one message after the other
+        assert may_send(reading)
+        mark = reading.sent(100) or reading.mark()
+        assert not may_send(reading)
+        reading.credit(mark, 4 * MIB)
+    for each in deaf:
+        each.forget()
+    assert not shared.bytes
+    reading.sent(100)
+    assert may_send(reading)
+
+
+def test_any_history_leaves_nothing_outstanding_for_all() -> None:
+    dice, shared = random.Random(31), Outstanding(3 * MIB)
+    for _ in range(50):
+        several = [window(MIB, outstanding=shared) for _ in range(4)]
+        marks: list[tuple[Window, int]] = []
+        for _ in range(200):
+            one = dice.choice(several)
+            if one.is_open:
+                marks.append((one, one.sent(dice.choice([1, 70_000, MIB]))))
+            elif one.wants_mark:
+                marks.append((one, one.mark()))
+            if marks and dice.random() < 0.4:
+                whose, mark = marks.pop(dice.randrange(len(marks)))
+                whose.credit(mark, MIB)
+            assert shared.bytes == sum(each.outstanding_bytes for each in several)
+        for each in several:
+            each.forget()
+            each.forget()
+            each.check()
+        assert not shared.bytes

@@ -20,7 +20,7 @@ import pytest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from appliance_client import shared_memory as shm
-from tests.lane.lane_client import LaneClient, api_versions, produce
+from tests.lane.lane_client import LaneClient, api_versions, fetch, produce
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import fetched_batches, is_served
 from tests.support.wire import WireSocket, answers_api_versions
@@ -177,6 +177,24 @@ def pipelining(data_dir: Path, topic: str, life: int, says: int) -> None:
         if not error_of(client.answer(), topic):
             os.write(says, b".")
         acknowledged += 1
+
+
+def test_a_segment_that_is_cut_while_it_is_sent_ends_its_lane_only(broker: Appliance) -> None:
+    topic = "cut"
+    assert create_topic(broker.port, topic) == 0
+    with LaneClient(broker.data_dir) as other, LaneClient(broker.data_dir) as client:
+        for number in range(30):
+            assert error_of(other.ask(produce(topic, b"c" * 100_000, correlation_id=number)), topic) == 0
+        client.send(
+            fetch(topic, 0)
+        )  # more than the area of answers takes: the rest is sent while the client reads
+        wait_until(lambda: client.lane.words[shm.WANTS_ROOM] == 1, "the area is full")
+        os.truncate(max(broker.data_dir.glob(f"slot-0/{topic}-0/*.log")), 1_000)
+        with pytest.raises(ConnectionError):
+            client.answer()
+        assert other.ask(api_versions(3))[:4] == struct.pack(">i", 3)
+    wait_until(lambda: "before its promised end" in broker.output(), "the log says why")
+    assert "Traceback" not in broker.output()
 
 
 def test_of_fifty_killed_clients_all_writes_are_wholly_in_or_not_at_all_and_all_is_given_back(

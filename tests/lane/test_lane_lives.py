@@ -117,6 +117,23 @@ def test_without_the_option_there_is_no_door(home: Path) -> None:
         appliance.stop()
 
 
+def test_a_client_connects_over_tcp_after_lanes_were_turned_off(home: Path) -> None:
+    before = Appliance(home / "data", settings={"shared.memory.lanes.max": 1})
+    before.start(180)
+    try:
+        create_topic(before.port, TOPIC)
+    finally:
+        before.stop()
+    assert (home / "data" / "shared-memory" / "hello").exists()
+    after = Appliance(home / "data")
+    after.start(180)
+    try:
+        with Producer(bootstrap_servers=f"shm://{home}/data", delivery_timeout_ms=20_000) as producer:
+            assert producer.send(TOPIC, value=b"over TCP").result(30).offset == 0
+    finally:
+        after.stop()
+
+
 def test_a_producer_goes_on_when_its_network_process_dies(broker: Appliance) -> None:
     with Producer(bootstrap_servers=f"shm://{broker.data_dir}", acks="all") as producer:
         for round_ in range(3):

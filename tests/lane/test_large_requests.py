@@ -170,3 +170,26 @@ def test_a_request_of_exactly_the_limit_is_served_and_one_byte_more_ends_the_lan
         assert client.is_ended()
         assert other.ask(api_versions(9))[:4] == struct.pack(">i", 9)
     assert f"a request of {limit + 1} bytes at 0" in broker.output()
+
+
+def test_no_request_may_be_larger_than_a_block_of_the_pool(tmp_path: Path) -> None:
+    """A pool of 3 MiB has blocks of 2 MiB at most: a larger request would wait for one for ever."""
+    settings = {
+        "shared.memory.lanes.max": 1,
+        "shared.memory.pool.bytes": 8 * MIB,
+        "network.pool.bytes": 3 * MIB,
+        "socket.request.max.bytes": 3 * MIB,
+        "message.max.bytes": 3 * MIB,
+    }
+    appliance = Appliance(tmp_path / "data", settings=settings)
+    appliance.start(180)
+    try:
+        assert create_topic(appliance.port, "large") == 0
+        wait_until(partial(is_served, appliance.address, "large", 1), "large")
+        with LaneClient(appliance.data_dir) as client:
+            limit = client.lane.request_max
+            head = len(produce("large", bytes(MIB))) - MIB
+            assert client.ask(produce("large", bytes(limit - head)))
+        assert limit == 2 * MIB
+    finally:
+        appliance.stop()

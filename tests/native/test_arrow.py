@@ -28,6 +28,7 @@ from kafka import TopicPartition as KafkaPythonPartition
 from appliance_client import Admin, Consumer, Producer, TopicPartition, aio
 from appliance_client.arrow import read_arrow, read_arrow_batches
 from appliance_client.errors import (
+    BrokerError,
     BufferFullError,
     IllegalStateError,
     OptionError,
@@ -299,10 +300,19 @@ def test_headers_may_be_maps_or_large_lists_or_null(address: str) -> None:
         ({"other": ["x"]}, {}, "no column 'value'; name one of other"),
         ({"value": ["x"]}, {"key": "id"}, "key: the table has no column 'id'; it has value"),
         ({"value": ["x"], "timestamp": ["y"]}, {}, "timestamp: column 'timestamp' is string"),
-        ({"value": ["x", "y"], "timestamp": [5, -7]}, {}, "a time before 1970"),
+        (
+            {"value": ["x", "y"], "timestamp": [5, -7]},
+            {},
+            "row 1: timestamp: column 'timestamp' has a time before 1970",
+        ),
         ({"value": ["x"], "headers": [["a"]]}, {}, "headers: column 'headers' is list"),
-        ({"value": ["x", "y"], "where": [0, 4]}, {"partition": "where"}, "partitions 0 to 3, not 4"),
-        ({"value": ["x", "y"], "where": [0, None]}, {"partition": "where"}, "has nulls"),
+        ({"value": ["x", "y"], "where": [0, 4]}, {"partition": "where"}, "row 1: "),
+        ({"value": ["x", "y"], "where": [-1, 4]}, {"partition": "where"}, "partitions 0 to 3, not -1"),
+        (
+            {"value": ["x", "y"], "where": [0, None]},
+            {"partition": "where"},
+            "row 1: partition: column 'where' has nulls",
+        ),
         (
             {"value": ["x"], "where": pa.array([(1 << 64) - 1], pa.uint64())},
             {"partition": "where"},
@@ -354,6 +364,18 @@ def test_a_batch_that_the_topic_finds_too_large_becomes_smaller_ones(address: st
     found = read_arrow(topic, bootstrap_servers=address)
     assert found["value"].to_pylist() == values
     assert found["key"].to_pylist() == values
+
+
+def test_rows_around_one_that_the_broker_refuses_are_delivered_soon(address: str, topic: str) -> None:
+    table = pa.table({"value": ["a", "b" * 2_000_000, "c"]})
+    with Producer(bootstrap_servers=address, max_request_size=4_000_000, batch_size=4_000_000) as producer:
+        sent = producer.send_arrow(topic, table, partition=1)
+        with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+            sent.get(PATIENCE_S)
+        (found,) = sent.delivered.values()
+        assert found.count == 2
+    read = read_arrow(topic, bootstrap_servers=address, columns=["value"])
+    assert read["value"].to_pylist() == [b"a", b"c"]
 
 
 def test_a_call_that_gets_no_room_says_so(address: str, topic: str) -> None:
@@ -459,6 +481,22 @@ def test_a_bounded_read_has_its_bounds(address: str) -> None:
         values(columns=("valve",))
     with pytest.raises(OptionError, match="name one at least"):
         values(columns=())
+
+
+def test_a_mistyped_topic_is_an_error_soon_and_is_not_created(address: str, topic: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(BrokerError, match=f"UNKNOWN_TOPIC_OR_PARTITION: topic {topic}x"):
+        read_arrow(f"{topic}x", bootstrap_servers=address)
+    assert time.monotonic() - began_s < 30
+    with Admin(bootstrap_servers=address) as admin:
+        assert f"{topic}x" not in admin.topics()
+
+
+@pytest.mark.parametrize("names", [{"0": 5}, {9: 5}, {TopicPartition("t", 0): 5}])
+def test_an_offset_of_what_is_no_partition_is_refused(address: str, topic: str, names: Any) -> None:
+    for edge in ("start", "end"):
+        with pytest.raises(OptionError, match=f"{edge} names .*, which is no partition of {topic}"):
+            read_arrow(topic, bootstrap_servers=address, **{edge: names})
 
 
 def test_what_is_read_can_be_sent_as_it_is(address: str, topic: str) -> None:
@@ -724,7 +762,6 @@ def test_an_empty_table_is_nothing_to_wait_for(address: str, topic: str) -> None
 
 def test_the_sixty_seconds_of_the_page_work_when_they_are_pasted(address: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "columns.md").read_text().partition("\n## pandas, Polars and DuckDB\n")[0]
-    create(address, name="words")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "APPLIANCE_BOOTSTRAP": address}
     printed = subprocess.run(

@@ -22,8 +22,10 @@ from appliance.protocol.columns.encode import (
     pieces,
 )
 from appliance.protocol.records import batch as b
+from appliance.protocol.records.compression import Codec, compress
+from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
-from appliance_client import arrow
+from appliance_client import arrow, arrow_reading
 from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
@@ -229,19 +231,131 @@ def batch_of(first: int, *values: bytes, step: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("broken", [b.RECORDS + 3, b.CRC, b.MAX_TIMESTAMP])
-def test_a_corrupt_batch_is_an_error_and_nothing_has_moved(broken: int) -> None:
+def test_records_before_a_corrupt_batch_are_given_and_then_the_error_as_by_poll(broken: int) -> None:
     bad = bytearray(batch_of(2, b"c", b"d"))
     bad[broken] ^= 0x40
     reader, reading = reader_of(batch_of(0, b"a", b"b") + bytes(bad) + batch_of(4, b"e"))
+    assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"a", b"b"]
     for _ in range(2):
-        with pytest.raises(CorruptRecordsError, match="t-3@2: checksum fails"):
+        with pytest.raises(CorruptRecordsError, match="t-3@2: checksum fails") as told:
             reader.table(reader.begin(None), None, None)
-        assert reading.position == 0
+        assert told.value.partition == PLACE
+        assert reading.position == 2
         assert len(reading.chunks) == 1
     reading.seek(4)
     reading.chunks.append(Chunk(memoryview(batch_of(4, b"e")), len(batch_of(4, b"e")), ()))
     assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"e"]
     assert reading.position == 5
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_before_a_batch_that_does_not_decode_are_given(codec: Codec) -> None:
+    lying = frame_batch(b"\x7f\x00\x00", count=1, base_offset=2, attributes=int(codec))
+    reader, reading = reader_of(batch_of(0, b"a", b"b") + lying)
+    assert reader.table(reader.begin(None), None, None)["value"].to_pylist() == [b"a", b"b"]
+    assert reading.position == 2
+    with pytest.raises(CorruptRecordsError, match="t-3@2: "):
+        reader.table(reader.begin(None), None, None)
+
+
+def test_a_corrupt_partition_does_not_keep_others_from_their_records() -> None:
+    reader, reading = reader_of(batch_of(0, b"a"))
+    other = TopicPartition("t", 4)
+    reader._fetching.assign([PLACE, other])
+    bad = bytearray(batch_of(0, b"x"))
+    bad[b.CRC] ^= 1
+    second = reader._fetching.readings[other]
+    second.seek(0)
+    second.chunks.append(Chunk(memoryview(bytes(bad)), len(bad), ()))
+    found, errors = [], []
+    for _ in range(4):
+        try:
+            found += reader.table(reader.begin(None), None, None)["value"].to_pylist()
+        except CorruptRecordsError as error:
+            errors.append(error.partition)
+    assert found == [b"a"]
+    assert errors[-1] == other
+    assert (reading.position, second.position) == (1, 0)
+
+
+def compressed(first: int, value: bytes, count: int = 1) -> bytes:
+    records = b"".join(
+        encode_record(Record(value), offset_delta=n, timestamp_delta_ms=0) for n in range(count)
+    )
+    return frame_batch(
+        compress(Codec.ZSTD, records), count=count, base_offset=first, attributes=int(Codec.ZSTD)
+    )
+
+
+def test_a_table_of_what_compresses_well_is_bounded_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 6 << 20)
+    batches = [compressed(5 * n, bytes([n]) * 400_000, 5) for n in range(20)]
+    reader, reading = reader_of(b"".join(batches))
+    reading.chunks.append(Chunk(memoryview(compressed(100, b"last")), len(compressed(100, b"last")), ()))
+    found: list[tuple[int, bytes]] = []
+    calls = 0
+    while taken := reader.begin(None):
+        table = reader.table(taken, None, ("offset", "value"))
+        assert table.nbytes < (6 << 20) + (5 << 20)
+        found += zip(
+            table["offset"].to_pylist(), (each[:1] for each in table["value"].to_pylist()), strict=True
+        )
+        assert reading.position == len(found)
+        calls += 1
+    assert found == [*((5 * n + k, bytes([n])) for n in range(20) for k in range(5)), (100, b"l")]
+    assert calls >= 40_000_000 // (12 << 20)
+
+
+@pytest.mark.parametrize("stops", ["bytes", "corrupt"])
+def test_what_is_cut_off_among_transactions_keeps_its_state(
+    stops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer commits, and later aborts: what was walked over must not hide the records before the abort."""
+
+    def transactional(first: int, value: bytes, codec: Codec = Codec.NONE) -> bytes:
+        record = encode_record(Record(value), offset_delta=0, timestamp_delta_ms=0)
+        return frame_batch(
+            compress(codec, record),
+            count=1,
+            base_offset=first,
+            attributes=b.TRANSACTIONAL | int(codec),
+            producer_id=9,
+            producer_epoch=0,
+        )
+
+    def end(first: int, *, committed: bool) -> bytes:
+        marker = EndTransactionMarker(committed, 0)
+        made = encode_marker_batch(marker, producer_id=9, producer_epoch=0, timestamp_ms=1)
+        return first.to_bytes(8, "big") + made[8:]
+
+    middle = bytearray(transactional(1, b"b" * 100, Codec.ZSTD))
+    sound = bytes(middle)
+    if stops == "corrupt":
+        middle[b.CRC] ^= 1
+    else:
+        monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 1)
+    parts = [
+        transactional(0, b"a"),
+        bytes(middle),
+        end(2, committed=True),
+        transactional(3, b"aborted"),
+        end(4, committed=False),
+        compressed(5, b"z"),
+    ]
+    data = bytearray(b"".join(parts))
+    reader, reading = reader_of(b"", isolation_level="read_committed")
+    reading.chunks[0] = Chunk(memoryview(data), len(data), [(9, 3)])
+    found = reader.table(reader.begin(None), None, ("value",))["value"].to_pylist()
+    assert found == [b"a"]
+    assert reading.position == 1
+    if stops == "corrupt":
+        data[len(parts[0]) : len(parts[0]) + len(sound)] = sound
+    while taken := reader.begin(None):
+        found += reader.table(taken, None, ("value",))["value"].to_pylist()
+    assert found == [b"a", b"b" * 100, b"z"]
+    assert reading.position == 6
 
 
 def test_records_that_do_not_add_up_are_an_error_though_their_checksum_holds() -> None:
@@ -300,6 +414,35 @@ def test_a_time_that_is_no_64_bit_number_of_milliseconds_is_refused(seconds: int
         encoded(table, 1000)
 
 
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("column", "wrong", "says"),
+    [
+        ("timestamp", pa.scalar(-7), "a time before 1970"),
+        ("timestamp", pa.scalar(1 << 60, pa.timestamp("s")), "a time beyond 64 bits"),
+        ("headers", pa.scalar([{"key": "ok"}, {"value": b"v"}], HEADERS), "a header without a name"),
+        ("headers", pa.scalar([{"key": "ok"}, None], HEADERS), "a null among a record's headers"),
+    ],
+)
+def test_the_first_wrong_row_is_named(column: str, wrong: Any, says: str, *, is_chunked: bool) -> None:
+    """Rows 0 to 2 are nothing to complain of, 3 and 5 are wrong, and a piece has one row or all of them."""
+    rows = pa.array([None] * 3 + [wrong, None, wrong], wrong.type)
+    table = pa.table({"value": ["x"] * 6, column: pa.chunked_array([rows.slice(0, 2), rows.slice(2)])})
+    with pytest.raises(UnfitColumns, match=f"^row 3: {column}: column '{column}' has {says}") as told:
+        encoded(table, 1000, piece_bytes=1 if is_chunked else 1 << 20)
+    assert told.value.row == 3
+
+
+@pytest.mark.parametrize("names", [("value", "name"), ("v", "key"), ("value", "key")])
+def test_a_header_field_that_is_named_value_is_no_name(names: tuple[str, str]) -> None:
+    row = [{names[0]: "content", names[1]: "name"}]
+    (batch,) = encoded(pa.table({"value": ["x"], "headers": [row]}), 1000)
+    assert [record.headers for record in decode_records(batch)] == [(("name", b"content"),)]
+
+
 @pytest.mark.parametrize("ms_before_1970", [1, 2, 600_000_000_000])
 def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> None:
     asked: dict[TopicPartition, int] = {}
@@ -312,6 +455,46 @@ def test_a_time_before_1970_asks_for_the_first_record(ms_before_1970: int) -> No
     at = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=ms_before_1970)
     arrow._resolved(Asked(), "start", at, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
     assert asked == {PLACE: 0}  # Kafka gives negative times a meaning of their own: -1 is the end
+
+
+@pytest.mark.parametrize("edge", ["start", "end"])
+def test_a_time_within_a_millisecond_asks_for_the_next_one(edge: str) -> None:
+    """A record of 12:00:00.010 is older than 12:00:00.010500."""
+    asked: list[int] = []
+
+    class Asked:
+        def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, None]:
+            asked.extend(times.values())
+            return dict.fromkeys(times)
+
+    for microseconds in (10_000, 10_001, 10_500, 11_000):
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        arrow._resolved(Asked(), edge, at, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+    assert asked == [10, 11, 11, 11]
+
+
+@pytest.mark.parametrize("place", [True, -1, 1.5, "5", None, {3: -1}, {3: "x"}])
+def test_what_is_no_place_is_refused(place: Any) -> None:
+    with pytest.raises(OptionError, match=r"^start is .*: earliest, latest, an offset from 0 on"):
+        arrow._resolved(None, "start", place, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+
+
+def test_offsets_may_be_of_any_type_of_whole_numbers() -> None:
+    found = arrow._resolved(None, "start", np.int64(4), {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type]
+    assert found == {PLACE: 4}
+    found = arrow._resolved(None, "end", {3: np.int32(4)}, {PLACE: 0}, {PLACE: 9})  # type: ignore[arg-type, dict-item]
+    assert found == {PLACE: 4}
+
+
+def test_a_name_instead_of_a_list_of_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="columns is 'value': a list of names"):
+        arrow_reading.schema_of("value")
+
+
+@pytest.mark.parametrize("how", [{"group_id": "g"}, {"config": {"group.id": "g"}}])
+def test_a_bounded_read_commits_for_no_group(how: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="joins no group"):
+        arrow.read_arrow("t", bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200, **how)
 
 
 def test_a_negative_number_of_records_is_refused() -> None:

@@ -144,3 +144,29 @@ def test_an_ipv4_client_is_the_same_one_at_an_ipv6_listener() -> None:
     for spelled in ("::ffff:10.0.0.8", "2001:db8::1"):
         book.assign(0, spelled)
         assert book.refusal(spelled) is not None
+
+
+def book_for_many() -> ConnectionBook:
+    book = ConnectionBook(1, connections_max=10_000, connections_max_per_ip=10_000)
+    for netproc in range(2):
+        book.netproc_up(netproc, 1)
+    return book
+
+
+def test_sessions_that_are_promised_at_once_are_spread() -> None:
+    book = book_for_many()
+    assert Counter(book.promise_session() for _ in range(100)) == {0: 50, 1: 50}
+
+
+def test_hellos_without_a_session_do_not_turn_later_clients_away_from_a_process() -> None:
+    book = book_for_many()
+    for _ in range(1000):
+        book.promise_session()
+    opened: Counter[int] = Counter()
+    for _ in range(40):
+        chosen = book.promise_session()
+        assert chosen is not None
+        opened[chosen] += 1
+        book.set_sessions(chosen, opened[chosen])
+    assert opened == {0: 20, 1: 20}
+    assert book.least_loaded() == 0

@@ -605,10 +605,7 @@ def test_a_stopped_client_that_goes_on_is_told_that_its_session_is_gone(
             # A client of its own: contexts do not survive a fork.
             try:
                 own: Context = zmq.Context()
-                child = ZeroMqSession(own, impatient)
-                while True:
-                    child.ask(api_versions())
-                    time.sleep(0.05)
+                ask_until_it_ends(ZeroMqSession(own, impatient))
             except SessionEnded as ended:
                 os._exit(ended.code)
             finally:

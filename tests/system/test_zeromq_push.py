@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import zmq
@@ -59,11 +60,13 @@ def error_of(push: bytes, topic: str) -> int:
     return int(struct.unpack_from(">h", push, 4 + 8 + 2 + len(topic) + 8)[0])
 
 
-def pushed_offsets(session: ZeroMqSession, topic: str, until: int) -> list[int]:
+def pushed_offsets(
+    session: ZeroMqSession, topic: str, until: int, *, timeout_ms: int = wire.PATIENCE_MS
+) -> list[int]:
     """Return the offsets of all pushes up to the record before `until`, in the order in which they came."""
     offsets: list[int] = []
     while not offsets or offsets[-1] < until - 1:
-        _, push = session.push()
+        _, push = session.push(timeout_ms)
         for first, last in fetched_offsets(push, topic):
             offsets += range(first, last + 1)
     return offsets
@@ -120,6 +123,26 @@ def test_a_subscriber_that_does_not_acknowledge_is_sent_its_window(served: Serve
         assert received <= 3 * MIB
         session.acknowledges = True
         session.credit(session.marks[-1], 1 << 20)
+        assert session.receive().kind == wire.PUSH
+
+
+def test_a_subscriber_that_makes_its_window_smaller_is_not_stuck(served: Served, context: Context) -> None:
+    """None of what it has not acknowledged may have a mark. Then the broker sends one."""
+    topic = new_topic(served, "smaller")
+    write(served, topic, bytes(99_000), times=30)
+    with ZeroMqSession(context, served.listener, window=1 << 20, acknowledges=False) as session:
+        session.subscribe(1, topic, max_bytes=100_000)
+        unmarked = 0
+        with suppress(NothingCame):
+            while True:
+                unmarked = 0 if session.receive(500).mark else unmarked + 1
+        assert unmarked > 0  # of the bytes behind the last mark, nothing can be acknowledged yet
+        session.window = unmarked * 50_000
+        session.credit(session.marks[-1], session.window)
+        asked = session.receive(5_000)
+        assert asked.kind == wire.CREDIT
+        assert asked.mark
+        session.credit(asked.mark, session.window)
         assert session.receive().kind == wire.PUSH
 
 

@@ -12,6 +12,8 @@ _MIB = 2**20
 
 LANE_DIRECTORY: Final = "shared-memory"
 """Name in the data directory: where the acceptor's socket for lanes is."""
+LANE_SOCKET: Final = "hello"
+"""Name of the socket in there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +15,12 @@ from appliance.errors import ConfigurationError
 _MIB: Final = 2**20
 _PORT_MAX: Final = 65535
 _TCP: Final = re.compile(r"tcp://(?P<host>\*|\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+_EVERY_ADDRESS: Final = frozenset(("0.0.0.0", "[::]"))
 IPC_PREFIX: Final = "ipc://"
 TCP_PREFIX: Final = "tcp://"
 PATH_BYTES_MAX: Final = 107
 """The longest path of a Unix socket (`sun_path` in unix(7), without the terminating zero)."""
+LOCK_SUFFIX: Final = ".lock"
 NETPROC_SUFFIX_BYTES: Final = 3
 """`.63`: what the name of a network process's socket has behind the listener's."""
 
@@ -139,6 +143,43 @@ def netproc_endpoint(listener: str, netproc: int) -> str:
         return f"{listener}.{netproc}"
     host, port = tcp_address(listener)
     return f"{TCP_PREFIX}{host}:{port + 1 + netproc}"
+
+
+def told_endpoint(listener: str, netproc: int) -> str:
+    """Return the endpoint of a network process as a client is told it: `*` stands for each address of the host."""
+    endpoint = netproc_endpoint(listener, netproc)
+    if is_tcp(endpoint):
+        host, port = tcp_address(endpoint)
+        if host in _EVERY_ADDRESS:
+            return f"{TCP_PREFIX}*:{port}"
+    return endpoint
+
+
+def overlap_of(listeners: Sequence[str], netprocs: int) -> tuple[str, str] | None:
+    """Return two listeners that need the same port or file, because each one needs one for each network process, too.
+
+    Two names of one address, such as localhost and 127.0.0.1, count as two addresses.
+    """
+    taken: dict[str, dict[str, str]] = {}  # a port or file → address → listener
+    for listener in listeners:
+        for place, address in _places(listener, netprocs):
+            others = taken.setdefault(place, {})
+            for other_address, other in others.items():
+                if other != listener and (address == other_address or "*" in (address, other_address)):
+                    return other, listener
+            others[address] = listener
+    return None
+
+
+def _places(listener: str, netprocs: int) -> Iterator[tuple[str, str]]:
+    """Yield the port or file, and the address, of each endpoint of a listener."""
+    endpoints = (listener, *(netproc_endpoint(listener, each) for each in range(netprocs)))
+    if is_tcp(listener):
+        for host, port in map(tcp_address, endpoints):
+            yield str(port), "*" if host in _EVERY_ADDRESS else host
+    else:
+        for path in (*map(ipc_path, endpoints), f"{ipc_path(listener)}{LOCK_SUFFIX}"):
+            yield os.path.normpath(path), ""
 
 
 def _fault_of(listener: str) -> str | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config import Settings
-from appliance.config.sections.zeromq import ipc_path, is_tcp, netproc_endpoint, tcp_address
+from appliance.config.sections.zeromq import LOCK_SUFFIX, ipc_path, is_tcp, netproc_endpoint, tcp_address
 from appliance.control.supervisor.listening import PortTaken
 from appliance.errors import OperatorFault
 from appliance.log.lock_file import user_named
@@ -81,7 +81,7 @@ def _lock(path: Path) -> int:
         raise OperatorFault(
             f"listeners.zeromq: everybody may write in {directory} and replace the socket; use a directory of mode 0750"
         )
-    lock = path.with_name(f"{path.name}.lock")
+    lock = path.with_name(f"{path.name}{LOCK_SUFFIX}")
     try:
         # Read-only is enough to lock, and children inherit it.
         descriptor = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

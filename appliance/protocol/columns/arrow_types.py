@@ -67,8 +67,8 @@ def is_headers(kind: Any) -> bool:
 
 def header_fields(entry: Any) -> tuple[int, int]:
     """The places of a header's name and value in its struct: by the fields' names, or else in this order."""
-    fields = [field.name for field in entry]
-    return (1, 0) if fields == ["value", "key"] else (0, 1)
+    first, second = (field.name for field in entry)
+    return (1, 0) if first == "value" or second == "key" else (0, 1)
 
 
 def as_list(array: Any) -> Any:

@@ -35,13 +35,25 @@ from appliance.protocol.records import batch as b
 BUFFER_BYTES: Final = 4 << 20
 BATCHES_AT_ONCE: Final = 512
 
+_SECONDS_MAX: Final = ((1 << 63) - 1) // 1000
+
 _Longs = npt.NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
 class UnfitColumns(ApplianceError):
-    """A table that cannot become records: a column is missing, of another type, or holds what no record can."""
+    """A table that cannot become records: a column is missing, of another type, or holds what no record can.
+
+    Args:
+        reason: what is wrong.
+        row: the first row that is wrong, counted from 0; None where it is the column.
+    """
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason if row is None else f"row {row}: {reason}")
+        self.reason = reason
+        self.row = row
 
 
 class Fields(NamedTuple):
@@ -156,7 +168,12 @@ def pieces(table: pa.Table, layout: Layout, *, now_ms: int, piece_bytes: int) ->
     """
     table = _plain(table.select(layout.names))
     for begin, end in stretches(table, piece_bytes):
-        yield _piece(table.slice(begin, end - begin), layout, now_ms)
+        try:
+            yield _piece(table.slice(begin, end - begin), layout, now_ms)
+        except UnfitColumns as fault:
+            if fault.row is None:
+                raise
+            raise UnfitColumns(fault.reason, begin + fault.row) from None
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -185,7 +202,8 @@ def _piece(table: pa.Table, layout: Layout, now_ms: int) -> Piece:
     if layout.partition is not None:
         column = _joined(table.column(layout.partition), pa.int64(), layout.partition)
         if column.null_count:
-            raise UnfitColumns(f"partition: column {layout.partition!r} has nulls")
+            row = int(pc.index(column.is_null(), True).as_py())
+            raise UnfitColumns(f"partition: column {layout.partition!r} has nulls", row)
         partitions = np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.int64)
     firsts, names, contents = _NONE, NO_FIELDS, NO_FIELDS
     if layout.headers is not None:
@@ -251,15 +269,17 @@ def _times_ms(table: pa.Table, name: str | None, now_ms: int) -> _Longs:
             # Seconds can be too many for milliseconds; finer units are cut, which a safe cast refuses.
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=column.type.unit == "s")
         except pa.ArrowInvalid:
-            raise UnfitColumns(
-                f"timestamp: column {name!r} has a time beyond 64 bits of milliseconds"
-            ) from None
+            seconds = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+            row = int(np.flatnonzero((seconds > _SECONDS_MAX) | (seconds < -_SECONDS_MAX))[0])
+            reason = f"timestamp: column {name!r} has a time beyond 64 bits of milliseconds"
+            raise UnfitColumns(reason, row) from None
     column = _joined(column, pa.int64(), name)
     if column.null_count:
         column = column.fill_null(now_ms)
     times_ms = column.to_numpy(zero_copy_only=False)
     if len(times_ms) and times_ms.min() < 0:
-        raise UnfitColumns(f"timestamp: column {name!r} has a time before 1970")
+        row = int(np.flatnonzero(times_ms < 0)[0])
+        raise UnfitColumns(f"timestamp: column {name!r} has a time before 1970", row)
     return np.ascontiguousarray(times_ms, np.int64)
 
 
@@ -268,13 +288,12 @@ def _headers(column: Any, name: str) -> tuple[_Longs, Fields, Fields]:
     if pa.types.is_null(column.type):
         return _NONE, NO_FIELDS, NO_FIELDS
     counts = []
-    names, contents = [], []
+    names, contents, nulls = [], [], []
     for chunk in column.chunks:
         counts.append(pc.list_value_length(as_list(chunk)).fill_null(0).to_numpy(zero_copy_only=False))
         entries = as_list(chunk).flatten()
-        if entries.null_count:
-            raise UnfitColumns(f"headers: column {name!r} has a null among a record's headers")
         parts, (first, second) = entries.flatten(), header_fields(entries.type)
+        nulls.append(entries.is_null())
         names.append(_cast(parts[first], pa.large_binary(), name))
         contents.append(_cast(parts[second], pa.large_binary(), name))
     firsts = np.zeros(len(column) + 1, np.int64)
@@ -282,7 +301,11 @@ def _headers(column: Any, name: str) -> tuple[_Longs, Fields, Fields]:
         np.cumsum(np.concatenate(counts), out=firsts[1:])
     found = _fields(pa.concat_arrays(names)) if names else NO_FIELDS
     if (found.lengths < 0).any():
-        raise UnfitColumns(f"headers: column {name!r} has a header without a name")
+        entry = int(np.flatnonzero(found.lengths < 0)[0])
+        is_null = pa.concat_arrays(nulls)[entry].as_py()
+        what = "a null among a record's headers" if is_null else "a header without a name"
+        row = int(np.searchsorted(firsts, entry, side="right")) - 1
+        raise UnfitColumns(f"headers: column {name!r} has {what}", row)
     return firsts, found, _fields(pa.concat_arrays(contents)) if contents else NO_FIELDS
 
 

@@ -1,0 +1,96 @@
+"""When sessions end: a busy client needs no heartbeats, and one that has stopped reading leaves no memory behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from appliance.protocol.records.record import Record, encode_batch
+from tests.support import zeromq_wire as wire
+from tests.support.broker import Appliance
+from tests.support.wire import WireSocket
+from tests.support.zeromq_wire import ZeroMqSession
+from tests.system.raw import MIB, produce, pss_bytes, wait_until
+from tests.system.test_zeromq import Context, Served, fetch_request, is_alive, new_topic
+
+TIMEOUT_MS = 1_500
+STOPPED_CLIENTS = 8
+WINDOW = 16 * MIB
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home = tmp_path_factory.mktemp("zi")
+    listener = f"ipc://{home}/s"
+    settings: dict[str, object] = {
+        "listeners.zeromq": [listener],
+        "network.processes": 1,
+        "zeromq.session.timeout.ms": TIMEOUT_MS,
+    }
+    appliance = Appliance(home / "data", settings=settings)
+    appliance.start(180)
+    try:
+        yield Served(appliance, listener)
+    finally:
+        appliance.stop()
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    made: Context = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def test_a_client_that_was_idle_and_is_busy_now_keeps_its_session(served: Served, context: Context) -> None:
+    """It owes the mark of the last heartbeat for as long as it sends other messages: nothing asks it for one."""
+    with ZeroMqSession(context, served.listener) as session:
+        session.heartbeat()
+        assert session.receive().kind == wire.HEARTBEAT
+        until = time.monotonic() + 2.5 * TIMEOUT_MS / 1000
+        while time.monotonic() < until:
+            assert is_alive(session)
+            time.sleep(0.1)
+
+
+def stopped_client(listener: str, topic: str) -> int:
+    """Return the process of a client that asks for 16 MiB and is stopped before it reads them."""
+    pid = os.fork()
+    if not pid:
+        # A client of its own: contexts do not survive a fork.
+        try:
+            own: Context = zmq.Context()
+            session = ZeroMqSession(own, listener, window=WINDOW)
+            session.dealer.socket.set(zmq.LINGER, 0)
+            for _ in range(2):
+                session.send(wire.REQUEST, fetch_request(topic, 0))
+            session.receive()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, os.WUNTRACED)
+    return pid
+
+
+def test_what_a_stopped_client_is_owed_is_freed_with_its_session(served: Served, context: Context) -> None:
+    topic = new_topic(served, "owed")
+    with WireSocket(served.broker.port) as connection:
+        for _ in range(32):
+            assert not produce(connection, topic, encode_batch([Record(bytes(MIB // 2))])).error
+    (netproc,) = served.broker.pids("netproc")
+    before = pss_bytes(netproc)
+    pids = [stopped_client(served.listener, topic) for _ in range(STOPPED_CLIENTS)]
+    try:
+        assert pss_bytes(netproc) - before > 64 * MIB  # so there is something to free
+        wait_until(lambda: pss_bytes(netproc) - before < 32 * MIB, "nothing is left", timeout_s=8)
+        with ZeroMqSession(context, served.listener) as other:
+            assert is_alive(other)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
