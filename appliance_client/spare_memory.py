@@ -50,7 +50,6 @@ class SpareMemory:
             del pieces[0]
         return memoryview(piece)[:size_bytes]
 
-
     def joined(self, parts: Sequence[Buffer]) -> memoryview:
         """The parts one behind another."""
         size_bytes = sum(map(len, parts))

@@ -287,14 +287,13 @@ def test_with_asyncio_a_full_window_goes_on_as_soon_as_there_is_room(address: st
     """And not with the next poll, which waits for 200 ms: 20 windows would take four seconds."""
 
     async def play() -> float:
-        left = RECORDS
+        left, begin_s = RECORDS, 0.0
 
         async def process(_: ConsumerRecord) -> None:
             nonlocal left, begin_s
             begin_s = begin_s or time.monotonic()
             left -= 1
 
-        begin_s = 0.0
         async with aio.Consumer(**options(address, topic, max_poll_records=5)) as consumer:
             parallel = aio.ParallelConsumer(consumer, [topic], process, window=5)
             run = asyncio.create_task(parallel.run())
