@@ -13,6 +13,7 @@ process hold:
 | what | bound | then |
 |---|---|---|
 | the memory of the lane | `shared.memory.pool.bytes` | it has its size for good |
+| memories of lanes that have ended | `shared.memory.lanes.max`, until their pages are free | no other lane |
 | requests unanswered | `network.requests.in.flight.per.connection` | no other is taken |
 | answers that it does not take | its part of the memory, and those that were asked for | no request is taken |
 | such answers, all lanes | a quarter of the pool's size | the lane that is owed most ends |
@@ -43,8 +44,9 @@ from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, ERRORS, REQUESTS
 from appliance.lane import layout as lay
 from appliance.lane.closing import ClosingSockets, peek
+from appliance.lane.ended_memories import EndedMemories
 from appliance.lane.layout import SLOT, Layout
-from appliance.lane.session import NUMBERS_FROM, LaneSession, Sent
+from appliance.lane.session import NUMBERS_FROM, Guest, LaneSession, Sent
 from appliance.requests.answer import FilePiece
 from appliance.requests.session import Session
 from appliance.requests.transport import TransportHost
@@ -71,17 +73,6 @@ _SOCKET_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP
 _BELL_EVENTS: Final = select.EPOLLIN | select.EPOLLET
 _WAKE: Final = b"!"
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-
-class _Guest:
-    """A client that has not said hello."""
-
-    __slots__ = ("assignment", "deadline_ns", "sock")
-
-    def __init__(self, assignment: Assignment, sock: socket.SocketType, deadline_ns: int) -> None:
-        self.assignment = assignment
-        self.sock = sock
-        self.deadline_ns = deadline_ns
 
 
 class Lanes:
@@ -115,7 +106,10 @@ class Lanes:
         self._own_uid = os.geteuid()
         self._own_name = _name_of(self._own_uid)
         self._closing = ClosingSockets()
-        self._guests: dict[int, _Guest] = {}
+        self._ended = EndedMemories(
+            host.cycle.timers, start=self._layout.requests, most=settings.shared_memory.lanes_max
+        )
+        self._guests: dict[int, Guest] = {}
         self._by_bell: dict[int, LaneSession] = {}
         self._by_socket: dict[int, LaneSession] = {}
         self._numbers = NUMBERS_FROM
@@ -140,7 +134,7 @@ class Lanes:
         """Take a client that the acceptor has handed over."""
         descriptor = sock.fileno()
         deadline_ns = self._clock.monotonic_ns() + HELLO_MS * NS_PER_MS
-        self._guests[descriptor] = _Guest(assignment, sock, deadline_ns)
+        self._guests[descriptor] = Guest(assignment, sock, deadline_ns)
         self._epoll.register(descriptor, _SOCKET_EVENTS)
         self._sweep_later()
 
@@ -197,7 +191,7 @@ class Lanes:
 
     # Coming and going
 
-    def _greet(self, guest: _Guest) -> None:
+    def _greet(self, guest: Guest) -> None:
         """Read the hello, and give the client its memory."""
         sock = guest.sock
         has_descriptors = False
@@ -220,10 +214,12 @@ class Lanes:
                 self._turn_away(guest, lay.UNKNOWN_BROKER)
             elif self._is_draining:
                 self._turn_away(guest, lay.STOPPING)
+            elif self._ended.is_full:
+                self._turn_away(guest, lay.REFUSED)
             else:
                 self._hand_out(guest, max(broker_id, 0))
 
-    def _hand_out(self, guest: _Guest, slot: int) -> None:
+    def _hand_out(self, guest: Guest, slot: int) -> None:
         memory = bell = -1
         mapped: mmap.mmap | None = None
         try:
@@ -274,13 +270,13 @@ class Lanes:
         self._by_socket[sock.fileno()] = lane
         self._ready.add(lane)
 
-    def _turn_away(self, guest: _Guest, code: int) -> None:
+    def _turn_away(self, guest: Guest, code: int) -> None:
         with suppress(OSError):
             guest.sock.send(lay.refusal(code), socket.MSG_DONTWAIT)
         self._cells[ERRORS] += 1
         self._dismiss(guest)
 
-    def _dismiss(self, guest: _Guest) -> None:
+    def _dismiss(self, guest: Guest) -> None:
         del self._guests[guest.sock.fileno()]
         self._epoll.unregister(guest.sock.fileno())
         self._close(guest.sock)
@@ -297,6 +293,7 @@ class Lanes:
         if said or has_descriptors:
             self.fault(lane, "its client wrote to the socket")
             return
+        lane.hung_up = True
         # What it has put into the ring before is wholly in or not at all: a whole request that was published is taken.
         try:
             self._take(lane)
@@ -322,6 +319,7 @@ class Lanes:
         session.abandon()
         self._host.end_requests(session)
         session.let_go()
+        self._ended.add(session.memory, is_client_gone=session.hung_up)
         self._close(session.sock)
 
     def _close(self, sock: socket.SocketType) -> None:

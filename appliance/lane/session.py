@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
-from contextlib import suppress
 from socket import SocketType
 from typing import Final
 
+from appliance.channels.connection_channel import Assignment
 from appliance.lane.layout import Layout
 from appliance.requests.answer import FilePiece, Piece
 from appliance.requests.session import Session
@@ -16,6 +16,17 @@ NUMBERS_FROM: Final = 1 << 29
 """A TCP connection's number is its descriptor, which is below; a ZeroMQ session's is above."""
 
 Sent = bytes | memoryview | FilePiece
+
+
+class Guest:
+    """A client that has not said hello."""
+
+    __slots__ = ("assignment", "deadline_ns", "sock")
+
+    def __init__(self, assignment: Assignment, sock: SocketType, deadline_ns: int) -> None:
+        self.assignment = assignment
+        self.sock = sock
+        self.deadline_ns = deadline_ns
 
 
 class LaneSession(Session):
@@ -116,13 +127,10 @@ class LaneSession(Session):
             _release(request.answer or [])
 
     def let_go(self) -> None:
-        """Give the memory back."""
+        """Let go of the views of the memory."""
         self.words.release()
         self.area.release()
         self.view.release()
-        with suppress(BufferError):
-            # In pure Python the traceback of an error that ends the lane can have a part of it: it goes with that.
-            self.memory.close()
 
     def __str__(self) -> str:
         name = f" ({self.client_id})" if self.client_id else ""

@@ -1,0 +1,88 @@
+"""Take the pages of lanes that have ended back.
+
+The kernel frees a memory when the last process lets go of it, and a client may keep its descriptor. So without this a
+client could make the appliance fill one memory after the other. A client that has closed its socket loses the pages at
+once. Any other client may still read its last answers, so it loses them after `GRACE_MS`. The page of the words and the
+rings stays, so that a client that comes later finds no cursor that moved.
+
+A thread does it, because the client can make it wait (`fallocate` holds the same lock).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, Final
+
+from appliance.ipc.agent import Timers
+
+GRACE_MS: Final = 5_000
+
+_LIBC: Final[Any] = ctypes.CDLL(
+    None
+)  # unlike mmap.madvise, a call by ctypes does not hold the interpreter up
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class EndedMemories:
+    """The memories of lanes that have ended, until their pages are free.
+
+    Args:
+        timers: of the process.
+        start: the first byte to free, at the beginning of a page.
+        most: see `is_full`.
+    """
+
+    def __init__(self, timers: Timers, *, start: int, most: int) -> None:
+        self._timers = timers
+        self._start = start
+        self._most = most
+        self._waiting = 0
+        self._queue: SimpleQueue[mmap.mmap] = SimpleQueue()
+        self._freed: deque[None] = deque()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `most` memories wait, so that there should be no other lane for now."""
+        for _ in range(len(self._freed)):
+            self._freed.popleft()
+            self._waiting -= 1
+        return self._waiting >= self._most
+
+    def add(self, memory: mmap.mmap, *, is_client_gone: bool) -> None:
+        """Free a memory, which nothing uses any more."""
+        self._waiting += 1
+        if is_client_gone:
+            self._free(memory)
+        else:
+            self._timers.after_ms(GRACE_MS, lambda: self._free(memory))
+
+    def _free(self, memory: mmap.mmap) -> None:
+        self._queue.put(memory)
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="memories", daemon=True)
+            with suppress(RuntimeError):  # the host has no thread left: the next call tries again
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        while True:
+            memory = self._queue.get()
+            take_pages(memory, self._start)
+            with suppress(BufferError):
+                # In pure Python the traceback of an error that ended the lane can have a part of it.
+                memory.close()
+            del memory
+            self._freed.append(None)
+
+
+def take_pages(memory: mmap.mmap, start: int) -> None:
+    """Free the pages from `start` on, for every process that maps them. They are zeros then."""
+    first = ctypes.c_char.from_buffer(memory)
+    _LIBC.madvise(ctypes.addressof(first) + start, len(memory) - start, mmap.MADV_REMOVE)
+    del first
