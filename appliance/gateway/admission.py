@@ -15,6 +15,7 @@ import errno
 import os
 import pwd
 import re
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,10 +84,14 @@ def read_keys(path: Path) -> Mapping[str, bytes]:
 
 @dataclass(slots=True)
 class ClientKeys:
-    """The keys of the clients that may connect, as the directory says now. `version` moves when the keys are read."""
+    """The keys of the clients that may connect, as the directory says now. `version` moves when the keys are read.
+
+    `unusable` names the files without a key that can be one.
+    """
 
     directory: Path
     version: int = 0
+    unusable: tuple[str, ...] = ()
     _names: dict[bytes, str] = field(default_factory=dict)
     _seen: tuple[tuple[object, ...], ...] | None = None
 
@@ -107,19 +112,28 @@ class ClientKeys:
             return
         self._seen = seen
         names: dict[bytes, str] = {}
+        unusable: list[str] = []
         for entry in sorted(listed, key=lambda each: each.name):
-            try:
-                key = read_keys(Path(entry.path)).get("public-key")
-            except ConfigurationError:
-                continue
-            if key is not None:
-                names[z85.decode(key)] = entry.name.removesuffix(_KEY_SUFFIX)
+            key = _public_key(Path(entry.path))
+            if key is None:
+                unusable.append(entry.name)
+            else:
+                names[key] = entry.name.removesuffix(_KEY_SUFFIX)
         self._names = names
+        self.unusable = tuple(unusable)
         self.version += 1
 
     def name_of(self, key: bytes) -> str | None:
         """Return the name of the client with this public key (32 bytes)."""
         return self._names.get(key)
+
+
+def _public_key(path: Path) -> bytes | None:
+    """Return the public key in a file; None where there is none. Not each 40 characters of Z85 are 32 bytes."""
+    try:
+        return z85.decode(read_keys(path)["public-key"])
+    except (ConfigurationError, KeyError, ValueError, struct.error):
+        return None
 
 
 def _state(entry: os.DirEntry[str]) -> tuple[object, ...] | None:
@@ -215,10 +229,17 @@ class Doorkeeper:
 
         Each handshake reads the directory, too. So whoever acts on a change compares this number with the last one.
         """
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             return 0
-        self._keys.refresh()
-        return self._keys.version
+        before = keys.version
+        keys.refresh()
+        if keys.version != before and keys.unusable:
+            self._warn(
+                f"zeromq.curve.client.keys.dir: {keys.directory} has no public key of 40 characters of Z85 in "
+                f"{', '.join(keys.unusable)}; the clients of these files cannot connect"
+            )
+        return keys.version
 
     def close(self) -> None:
         """Refuse everybody from now on."""
@@ -230,7 +251,7 @@ class Doorkeeper:
             peer = _PEER.fullmatch(address)
             return None if peer is None else self._users.get(int(peer["uid"]))
         if domain == CURVE_DOMAIN and mechanism == b"CURVE" and self._keys is not None and credentials:
-            self._keys.refresh()
+            self.keys_version()
             name = self._keys.name_of(credentials[0])
             return None if name is None else _principal_of(name)
         if domain == INSECURE_DOMAIN and mechanism == b"NULL":
