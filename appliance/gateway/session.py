@@ -187,7 +187,7 @@ def begin_session(
         window=window,
         principal=principal,
         key=key_of(header),
-        wire=Wire.of(header),
+        wire=door.connections.wire_of(header),
         connection_id=connection_id,
         number=number,
         slot=slot,
