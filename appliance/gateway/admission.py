@@ -15,6 +15,7 @@ import errno
 import os
 import pwd
 import re
+import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class ClientKeys:
     version: int = 0
     unusable: tuple[str, ...] = ()
     _names: dict[bytes, str] = field(default_factory=dict)
-    _seen: tuple[tuple[object, ...], ...] | None = None
+    _seen: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
     def refresh(self) -> None:
         """Read the directory again if it has changed. Without a directory nobody may connect.
@@ -107,18 +108,19 @@ class ClientKeys:
             if error.errno in _PASSING:
                 return
             listed = []
-        seen = tuple(sorted(filter(None, map(_state, listed))))
+        states = {entry.name: state for entry in listed if (state := _state(entry)) is not None}
+        seen = tuple(sorted(states.items()))
         if seen == self._seen:
             return
         self._seen = seen
         names: dict[bytes, str] = {}
         unusable: list[str] = []
-        for entry in sorted(listed, key=lambda each: each.name):
-            key = _public_key(Path(entry.path))
+        for name, _ in seen:
+            key = _public_key(self.directory / name)
             if key is None:
-                unusable.append(entry.name)
+                unusable.append(name)
             else:
-                names[key] = entry.name.removesuffix(_KEY_SUFFIX)
+                names[key] = name.removesuffix(_KEY_SUFFIX)
         self._names = names
         self.unusable = tuple(unusable)
         self.version += 1
@@ -136,13 +138,15 @@ def _public_key(path: Path) -> bytes | None:
         return None
 
 
-def _state(entry: os.DirEntry[str]) -> tuple[object, ...] | None:
-    """Return what changes when a key file changes; None where the file has gone since it was listed."""
+def _state(entry: os.DirEntry[str]) -> tuple[int, ...] | None:
+    """Return what changes when a key file changes; None for one that has gone since it was listed, or is no file."""
     try:
         found = entry.stat()
     except OSError:
         return None
-    return entry.name, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    if not stat.S_ISREG(found.st_mode):  # a pipe would hold up the process when it is read
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def not_admitted(_address: str, _mechanism: str) -> None:

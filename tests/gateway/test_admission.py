@@ -68,6 +68,7 @@ def test_a_key_that_was_replaced_under_the_same_name_is_not_admitted(
 def test_a_file_that_goes_while_the_directory_is_read_takes_nobody_else_along(tmp_path: Path) -> None:
     alice = put(tmp_path, "alice")
     (tmp_path / "gone.key").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.key")  # to read it would hold up the process
     keys = ClientKeys(tmp_path)
     keys.refresh()
     assert keys.name_of(bytes.fromhex(alice)) == "alice"
