@@ -322,4 +322,10 @@ CONTROL_EVENTS: Final = (
         "zeromq.tcp.insecure: anybody who reaches the ZeroMQ ports can read, write and delete everything",
     ),
     LogEvent("zeromq-endpoint", "ZeroMQ clients connect to %s", "addresses"),
+    LogEvent(
+        "zeromq-key-unusable",
+        "zeromq.curve.client.keys.dir: %s has no public key of 40 characters of Z85 in %s; the clients of "
+        "these files cannot connect",
+        "path files",
+    ),
 )

@@ -15,6 +15,8 @@ import errno
 import os
 import pwd
 import re
+import stat
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,12 +85,16 @@ def read_keys(path: Path) -> Mapping[str, bytes]:
 
 @dataclass(slots=True)
 class ClientKeys:
-    """The keys of the clients that may connect, as the directory says now. `version` moves when the keys are read."""
+    """The keys of the clients that may connect, as the directory says now. `version` moves when the keys are read.
+
+    `unusable` names the files without a key that can be one.
+    """
 
     directory: Path
     version: int = 0
+    unusable: tuple[str, ...] = ()
     _names: dict[bytes, str] = field(default_factory=dict)
-    _seen: tuple[tuple[object, ...], ...] | None = None
+    _seen: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
     def refresh(self) -> None:
         """Read the directory again if it has changed. Without a directory nobody may connect.
@@ -102,19 +108,21 @@ class ClientKeys:
             if error.errno in _PASSING:
                 return
             listed = []
-        seen = tuple(sorted(filter(None, map(_state, listed))))
+        states = {entry.name: state for entry in listed if (state := _state(entry)) is not None}
+        seen = tuple(sorted(states.items()))
         if seen == self._seen:
             return
         self._seen = seen
         names: dict[bytes, str] = {}
-        for entry in sorted(listed, key=lambda each: each.name):
-            try:
-                key = read_keys(Path(entry.path)).get("public-key")
-            except ConfigurationError:
-                continue
-            if key is not None:
-                names[z85.decode(key)] = entry.name.removesuffix(_KEY_SUFFIX)
+        unusable: list[str] = []
+        for name, _ in seen:
+            key = _public_key(self.directory / name)
+            if key is None:
+                unusable.append(name)
+            else:
+                names[key] = name.removesuffix(_KEY_SUFFIX)
         self._names = names
+        self.unusable = tuple(unusable)
         self.version += 1
 
     def name_of(self, key: bytes) -> str | None:
@@ -122,13 +130,23 @@ class ClientKeys:
         return self._names.get(key)
 
 
-def _state(entry: os.DirEntry[str]) -> tuple[object, ...] | None:
-    """Return what changes when a key file changes; None where the file has gone since it was listed."""
+def _public_key(path: Path) -> bytes | None:
+    """Return the public key in a file; None where there is none. Not each 40 characters of Z85 are 32 bytes."""
+    try:
+        return z85.decode(read_keys(path)["public-key"])
+    except (ConfigurationError, KeyError, ValueError, struct.error):
+        return None
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[int, ...] | None:
+    """Return what changes when a key file changes; None for one that has gone since it was listed, or is no file."""
     try:
         found = entry.stat()
     except OSError:
         return None
-    return entry.name, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    if not stat.S_ISREG(found.st_mode):  # a pipe would hold up the process when it is read
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def not_admitted(_address: str, _mechanism: str) -> None:
@@ -215,10 +233,17 @@ class Doorkeeper:
 
         Each handshake reads the directory, too. So whoever acts on a change compares this number with the last one.
         """
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             return 0
-        self._keys.refresh()
-        return self._keys.version
+        before = keys.version
+        keys.refresh()
+        if keys.version != before and keys.unusable:
+            self._warn(
+                f"zeromq.curve.client.keys.dir: {keys.directory} has no public key of 40 characters of Z85 in "
+                f"{', '.join(keys.unusable)}; the clients of these files cannot connect"
+            )
+        return keys.version
 
     def close(self) -> None:
         """Refuse everybody from now on."""
@@ -230,7 +255,7 @@ class Doorkeeper:
             peer = _PEER.fullmatch(address)
             return None if peer is None else self._users.get(int(peer["uid"]))
         if domain == CURVE_DOMAIN and mechanism == b"CURVE" and self._keys is not None and credentials:
-            self._keys.refresh()
+            self.keys_version()
             name = self._keys.name_of(credentials[0])
             return None if name is None else _principal_of(name)
         if domain == INSECURE_DOMAIN and mechanism == b"NULL":

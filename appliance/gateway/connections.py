@@ -68,6 +68,11 @@ class Connections:
         """Return how many connections there are, as far as the monitor has been read."""
         return len(self._wires)
 
+    def wire_of(self, frame: zmq.Frame) -> Wire:
+        """Return the socket that a frame was received from; one that has gone meanwhile is no socket any more."""
+        wire = Wire.of(frame)
+        return wire if wire.address() == self._address else Wire(-1, 0)
+
     def turn(self, used: Callable[[], Collection[Wire]]) -> bool:
         """Take what the monitor says, and shut down what is too much; return whether it may say more.
 

@@ -102,7 +102,7 @@ def server_keys(settings: ZeroMqSettings) -> ServerKeys | None:
     """Return the configured CURVE keys; None without any.
 
     Raises:
-        ConfigurationError: the file cannot be read, or has not both keys.
+        ConfigurationError: the file cannot be read, or has no key pair.
     """
     if settings.curve_secret_key_file is None:
         return None
@@ -112,6 +112,12 @@ def server_keys(settings: ZeroMqSettings) -> ServerKeys | None:
         raise ConfigurationError(
             f"{path}: no public-key and secret-key in it (zmq.auth.create_certificates writes both)"
         )
+    try:
+        is_pair = zmq.curve_public(keys["secret-key"]) == keys["public-key"]
+    except zmq.ZMQError:
+        is_pair = False
+    if not is_pair:
+        raise ConfigurationError(f"{path}: its public-key is not the one of its secret-key")
     return ServerKeys(keys["public-key"], keys["secret-key"])
 
 

@@ -13,7 +13,7 @@ make this process hold:
 | requests held, all sessions | a quarter of the pool's size | the session that holds most ends |
 | sent and not acknowledged | the window, at most `zeromq.window.max.bytes` | its answers wait |
 | that, all sessions | `limits.outstanding_max` | each is sent one message at a time |
-| that, of a session that has ended in silence | `KEPT_BYTES_MAX` | its connection ends |
+| that, of a session that has ended | `KEPT_BYTES_MAX` | its connection ends |
 | answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
 | heartbeats | one that is not acknowledged | no other is sent |
 | connections without a session | `connections.default_unused_max` for each door | the oldest end |
@@ -23,8 +23,8 @@ make this process hold:
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import zmq
@@ -35,7 +35,6 @@ from appliance.gateway.admission import not_admitted
 from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors, unwatch, watch
 from appliance.gateway.frames import (
     FRAMES_MAX,
-    TOKEN_BYTES,
     VERSION,
     Code,
     Kind,
@@ -51,8 +50,8 @@ from appliance.gateway.frames import (
 from appliance.gateway.limits import RECEIVED_MAX, new_window, opened, outstanding_max, sent_max
 from appliance.gateway.outgoing import Outgoing
 from appliance.gateway.pushing import Pushing
-from appliance.gateway.received import IPC_HOST, Wire, api_key, client_of, joined, key_of
-from appliance.gateway.session import GatewaySession
+from appliance.gateway.received import Wire, api_key, client_of, joined, key_of
+from appliance.gateway.session import GatewaySession, begin_session
 from appliance.gateway.session_numbers import SessionNumbers, new_mark
 from appliance.gateway.subscription import Subscription
 from appliance.gateway.window import Outstanding
@@ -389,22 +388,15 @@ class Gateway:
     def _new_session(
         self, door: Door, routing_id: bytes, header: zmq.Frame, wanted: Open, now_ns: int
     ) -> GatewaySession:
-        principal, host, pid = client_of(header)
-        session = GatewaySession(
+        session = begin_session(
             door,
             routing_id,
-            token=os.urandom(TOKEN_BYTES),
+            header,
             window=new_window(wanted.window, self._settings, self._outstanding),
-            principal=principal,
-            key=key_of(header),
-            wire=Wire.of(header),
             connection_id=self._numbers.new_id(),
             number=self._numbers.take(),
             slot=wanted.broker_id,
-            listener="PLAINTEXT",
-            host=host,
-            pid=pid,
-            told_host=IPC_HOST if pid and self._settings.tells_arrival_address else None,
+            tells_arrival_address=self._settings.tells_arrival_address,
             now_ns=now_ns,
         )
         if wanted.client_id:
@@ -468,7 +460,15 @@ class Gateway:
             self._outgoing.send_answers(session)
         if not session.closed:
             self._outgoing.put(session, broker_header(Kind.ERROR), encode_error(code, why))
+        is_unread = session.window.outstanding_bytes > KEPT_BYTES_MAX
         self._end(session)
+        if is_unread:  # it has as long to read the ERROR as a session has without a message
+            timers = self._host.cycle.timers
+            timers.after_ms(self._zeromq.session_timeout_ms, partial(self._cut, session.wire))
+
+    def _cut(self, wire: Wire) -> None:
+        if wire not in self._wires():
+            wire.cut()
 
     def _malformed(self, door: Door, routing_id: bytes, why: str) -> None:
         session = self._by_connection.get((door.descriptor, routing_id))

@@ -24,7 +24,7 @@ from appliance.gateway.parts import take_part
 from appliance.gateway.pushed import UNKNOWN_TOPIC, error_response, fetch_request
 from appliance.gateway.session import GatewaySession
 from appliance.gateway.session_numbers import SessionNumbers
-from appliance.gateway.subscription import MAX_WAIT_MS, Subscription, led_by
+from appliance.gateway.subscription import FETCH_AGAIN_MS, MAX_WAIT_MS, Subscription, again_ms, led_by
 from appliance.ipc.process_table import BYTES_OUT
 from appliance.requests.session import Session
 from appliance.requests.transport import TransportHost
@@ -34,7 +34,6 @@ _log: Final = logging.getLogger(__name__)
 SUBSCRIPTIONS_MAX: Final = 1000
 """Of one session."""
 PUSH_BYTES_MAX: Final = 8 << 20
-FETCH_AGAIN_MS: Final = 10
 
 
 class Pushing:
@@ -48,6 +47,7 @@ class Pushing:
     __slots__ = (
         "_apis",
         "_cells",
+        "_clock",
         "_contain",
         "_end_for",
         "_host",
@@ -74,6 +74,7 @@ class Pushing:
         self._cells = host.process.attachment.row.cells
         self._image = host.process.attachment.image
         self._image_version = 0
+        self._clock = host.process.clock
         self._outgoing = outgoing
         self._numbers = numbers
         self._end_for = end_for
@@ -144,8 +145,9 @@ class Pushing:
         )
         block = self._pool.take(len(frame))
         if block is None:
-            self._fetch_later(subscription)
+            self._fetch_later(subscription, FETCH_AGAIN_MS)
             return
+        subscription.asked_ns = self._clock.monotonic_ns()
         block.view[: len(frame)] = frame
         try:
             self._apis.serve(subscription, block, 0, len(frame))
@@ -177,8 +179,8 @@ class Pushing:
                 if each.acls is not acls or each.led != led_by(image, wanted.topic, wanted.partition):
                     self._apis.end_waits(each)
 
-    def _fetch_later(self, subscription: Subscription) -> None:
-        self._host.cycle.timers.after_ms(FETCH_AGAIN_MS, lambda: self.fetch(subscription))
+    def _fetch_later(self, subscription: Subscription, delay_ms: int) -> None:
+        self._host.cycle.timers.after_ms(delay_ms, lambda: self.fetch(subscription))
 
     def push_all(self, session: GatewaySession) -> None:
         """Go on with all subscriptions of a session that have something, because its window may be open again."""
@@ -211,8 +213,12 @@ class Pushing:
                 self.fetch(subscription)
                 return
             if not subscription.collect():
-                self._fetch_later(subscription)  # nothing came in all the time, or it was answered early
+                # Nothing came in all the time, or it was answered early.
+                waited_ns = self._clock.monotonic_ns() - subscription.asked_ns
+                subscription.again_ms = again_ms(subscription.again_ms, waited_ns)
+                self._fetch_later(subscription, subscription.again_ms)
                 return
+            subscription.again_ms = FETCH_AGAIN_MS
         pushed = subscription.pushed
         assert pushed is not None
         while subscription.out:

@@ -68,8 +68,11 @@ class Wire:
 
     @classmethod
     def of(cls, frame: zmq.Frame) -> Self:
-        """Return the socket that a frame was received from."""
-        return cls.at(int(frame.get(zmq.SRCFD)))
+        """Return the socket that a frame was received from, as far as ZeroMQ says."""
+        try:
+            return cls.at(int(frame.get(zmq.SRCFD)))
+        except zmq.ZMQError:
+            return cls(-1, 0)
 
     @classmethod
     def at(cls, descriptor: int) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -9,7 +10,8 @@ from typing import Final
 import zmq
 
 from appliance.gateway.doors import Door
-from appliance.gateway.received import Wire
+from appliance.gateway.frames import TOKEN_BYTES
+from appliance.gateway.received import IPC_HOST, Wire, client_of, key_of
 from appliance.gateway.window import Window
 from appliance.protocol.framing import SIZE_BYTES
 from appliance.requests.answer import FilePiece, Piece
@@ -162,3 +164,36 @@ class GatewaySession(Session):
         name = f" ({self.client_id})" if self.client_id else ""
         where = f"process {self.pid}" if self.pid else self.peer_host
         return f"ZeroMQ session {self.connection_id & 0x7FFFFFFF} of {self.principal}, {where}{name}"
+
+
+def begin_session(
+    door: Door,
+    routing_id: bytes,
+    header: zmq.Frame,
+    *,
+    window: Window,
+    connection_id: int,
+    number: int,
+    slot: int,
+    tells_arrival_address: bool,
+    now_ns: int,
+) -> GatewaySession:
+    """Return a session of the client that sent `header`, under a token that nobody can guess."""
+    principal, host, pid = client_of(header)
+    return GatewaySession(
+        door,
+        routing_id,
+        token=os.urandom(TOKEN_BYTES),
+        window=window,
+        principal=principal,
+        key=key_of(header),
+        wire=door.connections.wire_of(header),
+        connection_id=connection_id,
+        number=number,
+        slot=slot,
+        listener="PLAINTEXT",
+        host=host,
+        pid=pid,
+        told_host=IPC_HOST if pid and tells_arrival_address else None,
+        now_ns=now_ns,
+    )

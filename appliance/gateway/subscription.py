@@ -18,6 +18,23 @@ from appliance.requests.session import Session
 
 MAX_WAIT_MS: Final = 60_000
 
+FETCH_AGAIN_MS: Final = 10
+_FETCH_AGAIN_MAX_MS: Final = 640
+_WAITED_NS: Final = 1_000_000_000
+
+
+def again_ms(before_ms: int, waited_ns: int) -> int:
+    """Return how long to wait before the next Fetch, where one has brought nothing.
+
+    A process that holds too many waits answers the oldest at once (`network.waiting.fetch.partitions.max`). If each of
+    these fetched again at once, they would end one another's waits for ever.
+
+    Args:
+        before_ms: what this returned the last time.
+        waited_ns: how long the Fetch has waited.
+    """
+    return FETCH_AGAIN_MS if waited_ns >= _WAITED_NS else min(2 * before_ms, _FETCH_AGAIN_MAX_MS)
+
 
 class Led(NamedTuple):
     """What a Fetch of a partition goes by: which topic of that name it is, its leader, and its row."""
@@ -49,7 +66,18 @@ class Subscription(Session):
         wanted: what the client asked for.
     """
 
-    __slots__ = ("acls", "led", "next_offset", "out", "owner", "pushed", "topic_bytes", "wanted")
+    __slots__ = (
+        "acls",
+        "again_ms",
+        "asked_ns",
+        "led",
+        "next_offset",
+        "out",
+        "owner",
+        "pushed",
+        "topic_bytes",
+        "wanted",
+    )
 
     def __init__(
         self, owner: GatewaySession, wanted: Subscribe, *, connection_id: int, number: int, now_ns: int
@@ -69,6 +97,8 @@ class Subscription(Session):
         self.wanted = wanted
         self.topic_bytes = len(wanted.topic.encode())
         self.next_offset = wanted.offset
+        self.asked_ns = now_ns  # when the last Fetch began
+        self.again_ms = FETCH_AGAIN_MS
         self.led: Led | None = None
         self.acls: tuple[AclBinding, ...] = ()
         self.out: list[Sent] = []  # what is left of a response that is leaving; from the end of the list

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import zmq
 
+from appliance.config.sections.zeromq import ZeroMqSettings
+from appliance.errors import ConfigurationError
 from appliance.gateway.admission import ClientKeys, Doorkeeper, not_admitted
+from appliance.gateway.doors import server_keys
 from appliance.gateway.received import client_of, key_of
 
 
@@ -65,9 +68,36 @@ def test_a_key_that_was_replaced_under_the_same_name_is_not_admitted(
 def test_a_file_that_goes_while_the_directory_is_read_takes_nobody_else_along(tmp_path: Path) -> None:
     alice = put(tmp_path, "alice")
     (tmp_path / "gone.key").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.key")  # to read it would hold up the process
     keys = ClientKeys(tmp_path)
     keys.refresh()
     assert keys.name_of(bytes.fromhex(alice)) == "alice"
+
+
+def test_a_file_with_an_impossible_key_is_named_and_harms_nobody_else(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """Each character is one of Z85, and yet they are no 32 bytes."""
+    alice = put(tmp_path, "alice")
+    (tmp_path / "bob.key").write_text(f'public-key = "{"#" * 40}"\n')
+    (tmp_path / "carol.key").write_bytes(b"\xff\0")
+    lines: list[str] = []
+    asked = Doorkeeper(context, users={}, keys=ClientKeys(tmp_path), warn=lines.append, refused=not_admitted)
+    asked.keys_version()
+    asked.keys_version()
+    assert asked.is_admitted("User:alice", alice)
+    (line,) = lines
+    assert "bob.key, carol.key" in line
+    asked.close()
+
+
+@pytest.mark.parametrize("secret", ["#" * 40, zmq.curve_keypair()[1].decode()], ids=["impossible", "another"])
+def test_a_server_key_that_is_no_pair_is_refused_at_the_start(secret: str, tmp_path: Path) -> None:
+    """Clients would be told a key in WELCOME with which they cannot connect."""
+    file = tmp_path / "server.key_secret"
+    file.write_text(f'public-key = "{zmq.curve_keypair()[0].decode()}"\nsecret-key = "{secret}"\n')
+    with pytest.raises(ConfigurationError, match="not the one of its secret-key"):
+        server_keys(ZeroMqSettings(curve_secret_key_file=str(file)))
 
 
 def test_without_descriptors_the_keys_stay_as_they_were(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_the_oldest_connections_without_a_session_make_room(
     client.connect(endpoint)
     client.send(b"a session")
     router.recv()
-    session = Wire.of(router.recv(copy=False))
+    session = connections.wire_of(router.recv(copy=False))
+    assert session.descriptor >= 0
 
     opened: list[socket.socket] = []
     for each in strangers(("127.0.0.1", port) if transport == "tcp" else path, 3 * UNUSED_MAX):

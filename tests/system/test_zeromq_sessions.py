@@ -24,6 +24,7 @@ from tests.system.test_zeromq import Context, Served, api_versions, fetch_reques
 TIMEOUT_MS = 1_500
 STOPPED_CLIENTS = 8
 DESCRIPTORS = 800
+NO_KIND = 99
 WINDOW = 16 * MIB
 
 
@@ -62,18 +63,25 @@ def test_a_client_that_was_idle_and_is_busy_now_keeps_its_session(served: Served
             time.sleep(0.1)
 
 
-def stopped_client(listener: str, topic: str) -> int:
-    """Return the process of a client that asks for 16 MiB and is stopped before it reads them."""
+def stopped_client(listener: str, topic: str, *, is_harmful: bool) -> int:
+    """Return the process of a client that asks for 16 MiB and is stopped before it reads them.
+
+    One that `is_harmful` loses its session at once, for what it sends last.
+    """
     pid = os.fork()
     if not pid:
         # A client of its own: contexts do not survive a fork.
         try:
             own: Context = zmq.Context()
+            own.setsockopt(zmq.RCVHWM, 1)  # or its own ZeroMQ would read all of it
             session = ZeroMqSession(own, listener, window=WINDOW)
             session.dealer.socket.set(zmq.LINGER, 0)
             for _ in range(2):
                 session.send(wire.REQUEST, fetch_request(topic, 0))
             session.receive()
+            if is_harmful:
+                session.send(NO_KIND)
+                time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGSTOP)
         finally:
             os._exit(0)
@@ -81,14 +89,17 @@ def stopped_client(listener: str, topic: str) -> int:
     return pid
 
 
-def test_what_a_stopped_client_is_owed_is_freed_with_its_session(served: Served, context: Context) -> None:
-    topic = new_topic(served, "owed")
+@pytest.mark.parametrize("is_harmful", [False, True], ids=["silent", "harmful"])
+def test_what_a_stopped_client_is_owed_is_freed_after_its_session(
+    is_harmful: bool, served: Served, context: Context
+) -> None:
+    topic = new_topic(served, f"owed-{is_harmful}")
     with WireSocket(served.broker.port) as connection:
         for _ in range(32):
             assert not produce(connection, topic, encode_batch([Record(bytes(MIB // 2))])).error
     (netproc,) = served.broker.pids("netproc")
     before = pss_bytes(netproc)
-    pids = [stopped_client(served.listener, topic) for _ in range(STOPPED_CLIENTS)]
+    pids = [stopped_client(served.listener, topic, is_harmful=is_harmful) for _ in range(STOPPED_CLIENTS)]
     try:
         assert pss_bytes(netproc) - before > 64 * MIB  # so there is something to free
         wait_until(lambda: pss_bytes(netproc) - before < 32 * MIB, "nothing is left", timeout_s=8)
