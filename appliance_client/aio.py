@@ -49,6 +49,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    place_of,
     time_of,
 )
 
@@ -109,7 +110,7 @@ class Consumer(NotCopied):
         """Read these partitions, without the group's help."""
         self._check()
         self._take_back()
-        self._consumer.assign([TopicPartition(*each) for each in partitions])
+        self._consumer.assign([place_of(each) for each in partitions])
         self._io.kick()
 
     async def unsubscribe(self) -> None:
@@ -270,7 +271,7 @@ class Consumer(NotCopied):
         while self._consumer.turns:
             turn = self._consumer.turns.popleft()
             self._core.scheduler.advance(time.monotonic())
-            self._consumer.turn_begins()
+            self._consumer.poll_ends()
             try:
                 done = turn.call()
                 if inspect.isawaitable(done):
@@ -353,11 +354,11 @@ class Consumer(NotCopied):
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = await self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
+        found = await self._list({place_of(place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     async def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
-        found = await self._list({TopicPartition(*each): which for each in partitions})
+        found = await self._list({place_of(each): which for each in partitions})
         return {place: each.offset for place, each in found.items()}
 
     async def _list(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -420,7 +421,7 @@ class Consumer(NotCopied):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for each; None for nothing."""
         limit_s = (self._options.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         return await self._io.call(self._consumer.committed(listed, limit_s), limit_s + 1, "committed")
 
     def group_metadata(self) -> GroupMetadata:

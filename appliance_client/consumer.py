@@ -39,6 +39,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    place_of,
     time_of,
 )
 
@@ -108,7 +109,7 @@ class Consumer(NotCopied):
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         self._take_back()
         self._change(lambda: self._consumer.assign(listed))
 
@@ -294,7 +295,7 @@ class Consumer(NotCopied):
                     return
                 turn = self._consumer.turns.popleft()
                 self._core.scheduler.advance(time.monotonic())
-                self._consumer.turn_begins()
+                self._consumer.poll_ends()
             try:
                 turn.call()
             finally:
@@ -404,11 +405,11 @@ class Consumer(NotCopied):
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
+        found = self._list({place_of(place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
-        found = self._list({TopicPartition(*each): which for each in partitions})
+        found = self._list({place_of(each): which for each in partitions})
         return {place: each.offset for place, each in found.items()}
 
     def _list(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -454,7 +455,7 @@ class Consumer(NotCopied):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for each; None for nothing."""
         limit_s = (self._options.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         return self._io.call(self._consumer.committed(listed, limit_s), limit_s + 1, "committed")
 
     def group_metadata(self) -> GroupMetadata:
@@ -466,7 +467,7 @@ class Consumer(NotCopied):
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
         if offsets is not None:
-            return {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
+            return {place_of(place): offset_of(each) for place, each in offsets.items()}
         if not self._not_given:
             return None
         # The iterator has taken more than it has given: its partitions stand where it has come to.

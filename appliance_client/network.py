@@ -22,7 +22,6 @@ from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance_client.connection import Connection
 from appliance_client.errors import (
     AuthenticationError,
-    BrokerError,
     ClientError,
     TimedOutError,
     TransportError,
@@ -30,11 +29,10 @@ from appliance_client.errors import (
 )
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Event, Outcome, Scheduler, first_of
+from appliance_client.values import checked_name
 from appliance_client.wire import TopicKey
 
 NO_LEADER = -1
-NAME_CHARACTERS_MAX = 249
-"""Of a topic's name. Source: `Topic.java` in Kafka."""
 COORDINATORS = -1_000_000
 """`COORDINATORS - node_id` is a second connection to that broker, for a group's coordinator."""
 
@@ -468,22 +466,6 @@ def _newer(known: list[Leader], told: list[Leader]) -> list[Leader]:
         if old.epoch > new.epoch >= 0:
             found[index] = old
     return found
-
-
-def checked_name(name: Any) -> str:
-    """Return a topic's name if a request can carry it. The broker decides whether the name is valid.
-
-    Raises:
-        BrokerError: INVALID_TOPIC_EXCEPTION. One such name would make every later metadata request fail.
-    """
-    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            return name
-    raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no topic can have the name {repr(name)[:80]}")
 
 
 def _run_here(work: Callable[[], Any], outcome: Outcome[Any]) -> None:
