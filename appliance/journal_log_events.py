@@ -180,6 +180,7 @@ LOG_EVENTS: Final = (
         "process %s of user %s is no network process: connection closed",
         "peer_pid user",
     ),
+    LogEvent("lane-not-handed-on", "cannot hand over a client of a lane: %s", "reason"),
     LogEvent("connection-not-handed-on", "cannot hand a connection to netproc %s: %s", "peer reason"),
     LogEvent("acceptor-message-frames", "invalid message on acceptor.zmq: it does not have two frames"),
     LogEvent("acceptor-message-invalid", "invalid message on acceptor.zmq: %s", "reason"),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TO: Final = ("parquet", "arrow", "json")
 ROWS_AT_ONCE: Final = 1 << 16
 BYTES_AT_ONCE: Final = 32 << 20
+"""So many rows, or bytes, are handed to the client together."""
+ROWS_DECODED: Final = 1 << 11
+"""So many are decoded together: in a dictionary of some kilobytes each of them may be a hundred kilobytes."""
 BUFFER_BYTES: Final = 1 << 20
 GROUP_ROWS: Final = 1 << 20
 GROUP_BYTES: Final = 64 << 20
@@ -193,12 +196,30 @@ def _send_file(producer: Any, topic: str, path: Path, given: dict[str, Any], sen
     with _parquet(path) as file:
         columns = [given.get(role, role) for role in ("key", "value", "timestamp", "headers")]
         columns = [name for name in dict.fromkeys(columns) if name in file.schema_arrow.names]
-        for batch in file.iter_batches(_rows_at_once(file.metadata, columns), columns=columns):
+        batches = file.iter_batches(_rows_at_once(file.metadata, columns), columns=columns)
+        for table in _gathered(batches):
             if sent.errors:
                 return
             with _about(path, row):
-                sent.add(producer.send_arrow(topic, batch, **given))
-            row += batch.num_rows
+                sent.add(producer.send_arrow(topic, table, **given))
+            row += table.num_rows
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The batches together, as many as make `ROWS_AT_ONCE` or `BYTES_AT_ONCE`."""
+    import pyarrow as pa
+
+    found: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        found.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= ROWS_AT_ONCE or size_bytes >= BYTES_AT_ONCE:
+            yield pa.Table.from_batches(found)
+            found, rows, size_bytes = [], 0, 0
+    if found:
+        yield pa.Table.from_batches(found)
 
 
 @contextmanager
@@ -244,7 +265,7 @@ def _rows_at_once(metadata: Any, columns: Sequence[str]) -> int:
             if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in columns)
         )
         largest = max(largest, size_bytes / max(1, group.num_rows))
-    return max(1, min(ROWS_AT_ONCE, math.floor(BYTES_AT_ONCE / largest)))
+    return max(1, min(ROWS_DECODED, math.floor(BYTES_AT_ONCE / largest)))
 
 
 def write_columns(

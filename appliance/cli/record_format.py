@@ -47,8 +47,8 @@ def _encoded(
 def json_line(message: Message) -> bytes:
     """One JSON object: topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers.
 
-    Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null. A record with a
-    header whose name is no UTF-8 has the single header `["\ufffd", null]`.
+    Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null. A record
+    that has a header whose name is no UTF-8 has the single header `["\ufffd", null]`.
     """
     return _as_line(json_object(message))
 

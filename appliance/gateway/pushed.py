@@ -21,6 +21,8 @@ from typing import Final
 from appliance.errors import MalformedFrame
 
 VERSION: Final = 4
+UNKNOWN_TOPIC: Final = 3
+"""Kafka's error UNKNOWN_TOPIC_OR_PARTITION."""
 _FETCH: Final = 1
 _REQUEST_HEAD: Final = Struct(">hhi")
 _REQUEST: Final = Struct(">iiiibi")

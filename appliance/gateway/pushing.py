@@ -21,12 +21,11 @@ from appliance.errors import MalformedFrame, StorageFault
 from appliance.gateway.frames import MORE, Code, Kind, Subscribe, broker_header
 from appliance.gateway.outgoing import TURN_BYTES, Outgoing
 from appliance.gateway.parts import take_part
-from appliance.gateway.pushed import error_response, fetch_request
+from appliance.gateway.pushed import UNKNOWN_TOPIC, error_response, fetch_request
 from appliance.gateway.session import GatewaySession
 from appliance.gateway.session_numbers import SessionNumbers
 from appliance.gateway.subscription import MAX_WAIT_MS, Subscription, led_by
 from appliance.ipc.process_table import BYTES_OUT
-from appliance.protocol.errors import ErrorCode
 from appliance.requests.session import Session
 from appliance.requests.transport import TransportHost
 
@@ -36,7 +35,6 @@ SUBSCRIPTIONS_MAX: Final = 1000
 """Of one session."""
 PUSH_BYTES_MAX: Final = 8 << 20
 FETCH_AGAIN_MS: Final = 10
-_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Pushing:
@@ -160,7 +158,7 @@ class Pushing:
     def _end_replaced(self, subscription: Subscription) -> None:
         """End a subscription whose topic was deleted and made again, or it would go on amidst other records."""
         owner, wanted = subscription.owner, subscription.wanted
-        body = error_response(wanted.topic, wanted.partition, _UNKNOWN_TOPIC)
+        body = error_response(wanted.topic, wanted.partition, UNKNOWN_TOPIC)
         mark = owner.window.sent(len(body))
         self.end(subscription)
         self._outgoing.put(owner, broker_header(Kind.PUSH, mark=mark, subject=wanted.number), body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -310,13 +312,38 @@ def test_with_a_transactional_id_all_rows_are_seen_or_none(
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "rows", "most"), [(10, 100_000, 1 << 16), (100_000, 100, 336), (1 << 26, 1, 1)]
+    ("row_bytes", "rows", "most"), [(10, 100_000, 1 << 11), (100_000, 100, 336), (1 << 26, 1, 1)]
 )
 def test_large_rows_are_read_few_at_a_time(row_bytes: int, rows: int, most: int, tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     values = pa.array([bytes(row_bytes)] * rows)
     pq.write_table(pa.table({"value": values, "other": values}), path, use_dictionary=False)
     assert _rows_at_once(pq.read_metadata(path), ["value"]) == pytest.approx(most, rel=0.01)
+
+
+def test_a_small_file_of_large_rows_does_not_fill_the_memory(
+    bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    """5 KB of Parquet, whose rows have 400 MB: a dictionary has their bytes once."""
+    path = tmp_path / "rows.parquet"
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["x" * 20_000]))
+    pq.write_table(pa.table({"value": rows}), path, store_schema=False)
+    program = (
+        "import re, sys\n"
+        "from pathlib import Path\n"
+        "from appliance.cli.program import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(re.search(r'VmHWM:\\s*(\\d+) kB', Path('/proc/self/status').read_text())[1], code)\n"
+    )
+    arguments = ("produce", topic, "--parquet", path, "-z", "zstd", "--bootstrap", bootstrap)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], check=True, capture_output=True, text=True
+    )
+    most_kib, code = map(int, done.stdout.split())
+    assert code == 0, done.stderr
+    # 200 MB are the interpreter with its packages.
+    assert most_kib < 600 << 10
+    assert written(bootstrap, topic, tmp_path / "out", columns=["offset"]).num_rows == 20_000
 
 
 def test_a_header_name_that_is_no_text_does_not_end_the_output(bootstrap: str, topic: str) -> None:

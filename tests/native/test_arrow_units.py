@@ -158,6 +158,19 @@ def test_rows_that_share_their_bytes_are_pieces_of_a_bounded_size(column: Any) -
     assert found == wanted
 
 
+@pytest.mark.parametrize("key", [["k"] * 20_200, pa.array(["k"] * 20_200).dictionary_encode()])
+def test_rows_much_larger_than_the_average_are_pieces_of_a_bounded_size(key: Any) -> None:
+    """20 MB of records in 200 rows behind many small ones: a thousand rows are a megabyte on average."""
+    values = [b"y"] * 10_000 + [b"x" * 100_000] * 200 + [b"z"] * 10_000
+    table = pa.table({"key": key, "value": pa.chunked_array([values[:10_100], values[10_100:]])})
+    layout = Layout.of(table.schema, "key", "value", None, None, None)
+    found: list[int] = []
+    for piece in pieces(table, layout, now_ms=0, piece_bytes=1 << 20):
+        assert int(piece.values.lengths.sum()) <= 2 << 20
+        found += piece.values.lengths.tolist()
+    assert found == [len(value) for value in values]
+
+
 @pytest.mark.parametrize("names", [("key", "value"), ("value", "key"), ("name", "content")])
 def test_headers_that_share_their_bytes_are_bounded_and_are_known_by_the_names_of_their_fields(
     names: tuple[str, str],

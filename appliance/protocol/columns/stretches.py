@@ -29,9 +29,22 @@ def stretches(table: pa.Table, piece_bytes: int) -> Iterator[tuple[int, int]]:
         return
     step = int(min(max(1, piece_bytes * rows // max(1, table.nbytes)), PIECE_ROWS))
     sharing = [column for column in table.columns if _may_share(column.type)]
+    plain = table.select([n for n, column in enumerate(table.columns) if not _may_share(column.type)])
     for begin in range(0, rows, step):
         end = min(begin + step, rows)
-        yield from _parts(sharing, begin, end, piece_bytes) if sharing else [(begin, end)]
+        parts = _parts(sharing, begin, end, piece_bytes) if sharing else [(begin, end)]
+        for first, last in parts:
+            yield from _halves(plain, first, last, piece_bytes)
+
+
+def _halves(table: pa.Table, begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """The rows from `begin` to `end`, halved where they are more: some rows may be much larger than the average."""
+    if end - begin > 1 and table.slice(begin, end - begin).nbytes > 2 * piece_bytes:
+        middle = (begin + end) // 2
+        yield from _halves(table, begin, middle, piece_bytes)
+        yield from _halves(table, middle, end, piece_bytes)
+    else:
+        yield begin, end
 
 
 def _parts(sharing: list[Any], begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
