@@ -83,6 +83,8 @@ class Network:
         """Called when a connection became ready or was lost."""
         self.run_aside: Callable[[Callable[[], Any], Outcome[Any]], None] = _run_here
         """Runs a function of the application that may take long, and gives its outcome; a driver's, without waiting."""
+        self.brokers: frozenset[int] | None = None
+        """The cluster's brokers, as the last metadata told them; None before the first."""
         self._connections: dict[int, Connection] = {}
         self._tried: dict[int, float] = {}
 
@@ -125,7 +127,9 @@ class Network:
         known = [each for each in ready if each.node_id >= 0] or ready
         if known:
             return min(known, key=lambda each: each.in_flight).node_id
-        candidates = list(self.endpoints)
+        # Not those that have left the cluster: each would cost a connection's time-out, where nobody refuses it.
+        brokers = self.brokers
+        candidates = [each for each in self.endpoints if each < 0 or brokers is None or each in brokers]
         random.shuffle(candidates)
         chosen = min(candidates, key=lambda node_id: self._tried.get(node_id, 0.0))
         self._tried[chosen] = self.scheduler.now_s
@@ -423,6 +427,7 @@ class Metadata:
     def _learn(self, answer: MetadataResponse, *, is_all: bool) -> bool:
         for broker in answer.brokers:
             self._network.learn_endpoint(broker.node_id, broker.host, broker.port)
+        self._network.brokers = frozenset(broker.node_id for broker in answer.brokers)
         complete = True
         told = set()
         for each in answer.topics:
