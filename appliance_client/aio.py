@@ -38,7 +38,7 @@ from appliance_client.errors import (
 from appliance_client.handing_back import AsyncHandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
-from appliance_client.options import ConsumerOptions, options_of, records_max_of
+from appliance_client.options import ConsumerOptions, check_topics, options_of, records_max_of
 from appliance_client.parallel_aio import ParallelConsumer
 from appliance_client.producer import offsets_and_group
 from appliance_client.reading import Reading
@@ -64,6 +64,7 @@ class Consumer(NotCopied):
     """Reads records. Options as `appliance_client.Consumer`; `async for record in consumer`."""
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        check_topics(topics)
         self._options = options_of(ConsumerOptions, config, options)
         may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
         self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)

@@ -28,7 +28,7 @@ from appliance_client.errors import (
 )
 from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
-from appliance_client.options import ConsumerOptions, options_of, records_max_of
+from appliance_client.options import ConsumerOptions, check_topics, options_of, records_max_of
 from appliance_client.producer import Producer
 from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
@@ -59,6 +59,7 @@ class Consumer(NotCopied):
     """
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        check_topics(topics)
         self._options = options_of(ConsumerOptions, config, options)
         may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
         self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)

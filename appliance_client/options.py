@@ -424,6 +424,16 @@ def addresses_of(servers: Any) -> tuple[str, tuple[Address, ...]]:
     return min(schemes), tuple(found)
 
 
+def check_topics(given: Iterable[Any]) -> None:
+    """Check the topics that a consumer is made with.
+
+    Raises:
+        OptionError: there are options among them, as confluent-kafka's consumer takes them.
+    """
+    if any(isinstance(each, Mapping) for each in given):
+        raise OptionError("a consumer takes options as config={…} or by name; what comes first are topics")
+
+
 def pattern_of(pattern: Any) -> re.Pattern[str]:
     """The regular expression of a subscription.
 

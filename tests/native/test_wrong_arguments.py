@@ -79,6 +79,12 @@ def test_a_pattern_that_is_no_regular_expression_is_refused_and_changes_no_subsc
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("kind", [Consumer, aio.Consumer])
+def test_who_comes_from_confluent_kafka_is_told_where_options_go(kind: Any) -> None:
+    with pytest.raises(OptionError, match="takes options as config="):
+        kind({"bootstrap.servers": NOWHERE, "group.id": "g"})
+
+
 def test_a_pattern_may_be_compiled_already() -> None:
     with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
         consumer.subscribe(pattern=re.compile("ORDERS-.*", re.I))
