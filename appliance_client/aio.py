@@ -38,7 +38,7 @@ from appliance_client.errors import (
 from appliance_client.handing_back import AsyncHandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.loop import LoopIo
-from appliance_client.options import ConsumerOptions, options_of, records_max_of
+from appliance_client.options import ConsumerOptions, check_topics, options_of, records_max_of
 from appliance_client.parallel_aio import ParallelConsumer
 from appliance_client.producer import offsets_and_group
 from appliance_client.reading import Reading
@@ -49,6 +49,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    place_of,
     time_of,
 )
 
@@ -63,6 +64,7 @@ class Consumer(NotCopied):
     """Reads records. Options as `appliance_client.Consumer`; `async for record in consumer`."""
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        check_topics(topics)
         self._options = options_of(ConsumerOptions, config, options)
         may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
         self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)
@@ -109,7 +111,7 @@ class Consumer(NotCopied):
         """Read these partitions, without the group's help."""
         self._check()
         self._take_back()
-        self._consumer.assign([TopicPartition(*each) for each in partitions])
+        self._consumer.assign([place_of(each) for each in partitions])
         self._io.kick()
 
     async def unsubscribe(self) -> None:
@@ -270,7 +272,7 @@ class Consumer(NotCopied):
         while self._consumer.turns:
             turn = self._consumer.turns.popleft()
             self._core.scheduler.advance(time.monotonic())
-            self._consumer.turn_begins()
+            self._consumer.poll_ends()
             try:
                 done = turn.call()
                 if inspect.isawaitable(done):
@@ -353,11 +355,11 @@ class Consumer(NotCopied):
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = await self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
+        found = await self._list({place_of(place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     async def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
-        found = await self._list({TopicPartition(*each): which for each in partitions})
+        found = await self._list({place_of(each): which for each in partitions})
         return {place: each.offset for place, each in found.items()}
 
     async def _list(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -420,7 +422,7 @@ class Consumer(NotCopied):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for each; None for nothing."""
         limit_s = (self._options.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         return await self._io.call(self._consumer.committed(listed, limit_s), limit_s + 1, "committed")
 
     def group_metadata(self) -> GroupMetadata:

@@ -467,8 +467,12 @@ class Connection:
 
     def token_of(self, provider: Provider) -> Outcome[Any]:
         """Ask the application for a token."""
+        return self.aside(provider)
+
+    def aside(self, work: Callable[[], Any]) -> Outcome[Any]:
+        """Run what may take long, without waiting for it."""
         outcome: Outcome[Any] = Outcome()
-        self._network.run_aside(provider, outcome)
+        self._network.run_aside(work, outcome)
         return outcome
 
     def authenticate_again_in(self, seconds: float) -> None:

@@ -28,7 +28,7 @@ from appliance_client.errors import (
 )
 from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
-from appliance_client.options import ConsumerOptions, options_of, records_max_of
+from appliance_client.options import ConsumerOptions, check_topics, options_of, records_max_of
 from appliance_client.producer import Producer
 from appliance_client.reading import Reading
 from appliance_client.thread import IoThread
@@ -39,6 +39,7 @@ from appliance_client.values import (
     OffsetAndTimestamp,
     TopicPartition,
     offset_of,
+    place_of,
     time_of,
 )
 
@@ -58,6 +59,7 @@ class Consumer(NotCopied):
     """
 
     def __init__(self, *topics: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        check_topics(topics)
         self._options = options_of(ConsumerOptions, config, options)
         may_create = self._options.allow_auto_create_topics and not self._options.retry_topics
         self._core = Core(self._options, now_s=time.monotonic(), auto_create=may_create)
@@ -108,7 +110,7 @@ class Consumer(NotCopied):
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without the group's help."""
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         self._take_back()
         self._change(lambda: self._consumer.assign(listed))
 
@@ -294,7 +296,7 @@ class Consumer(NotCopied):
                     return
                 turn = self._consumer.turns.popleft()
                 self._core.scheduler.advance(time.monotonic())
-                self._consumer.turn_begins()
+                self._consumer.poll_ends()
             try:
                 turn.call()
             finally:
@@ -404,11 +406,11 @@ class Consumer(NotCopied):
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms since 1970); None where there is none."""
-        found = self._list({TopicPartition(*place): time_of(at) for place, at in times_ms.items()})
+        found = self._list({place_of(place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 
     def _edges(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
-        found = self._list({TopicPartition(*each): which for each in partitions})
+        found = self._list({place_of(each): which for each in partitions})
         return {place: each.offset for place, each in found.items()}
 
     def _list(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -454,7 +456,7 @@ class Consumer(NotCopied):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for each; None for nothing."""
         limit_s = (self._options.default_api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        listed = [TopicPartition(*each) for each in partitions]
+        listed = [place_of(each) for each in partitions]
         return self._io.call(self._consumer.committed(listed, limit_s), limit_s + 1, "committed")
 
     def group_metadata(self) -> GroupMetadata:
@@ -466,7 +468,7 @@ class Consumer(NotCopied):
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> dict[TopicPartition, OffsetAndMetadata] | None:
         if offsets is not None:
-            return {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
+            return {place_of(place): offset_of(each) for place, each in offsets.items()}
         if not self._not_given:
             return None
         # The iterator has taken more than it has given: its partitions stand where it has come to.

@@ -26,12 +26,17 @@ from appliance_client.key_order import KeyOrder
 from appliance_client.key_orders import KeyOrders
 from appliance_client.listener import RebalanceListener
 from appliance_client.membership import Coordinator, Membership
-from appliance_client.network import checked_name
 from appliance_client.options import ConsumerOptions, pattern_of
 from appliance_client.ordered import Ordered
 from appliance_client.reading import Reading
 from appliance_client.scheduling import Outcome, Task
-from appliance_client.values import ConsumerRecord, GroupMetadata, OffsetAndMetadata, TopicPartition
+from appliance_client.values import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+    checked_name,
+)
 
 NOTHING: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
@@ -143,9 +148,7 @@ class ConsumerCore:
         """Read these partitions, without a group's help."""
         if self._membership is not None:
             raise IllegalStateError("a subscription is under way; unsubscribe first")
-        listed = [TopicPartition(*each) for each in places]
-        for each in listed:
-            checked_name(each.topic)
+        listed = list(places)
         self._assigned_by_hand = bool(listed)
         self.fetching.assign(listed)
 
@@ -296,12 +299,8 @@ class ConsumerCore:
         self._polls = False
         self._polled_s = self.core.scheduler.now_s
 
-    def turn_begins(self) -> None:
-        """A listener runs: how long it takes counts against max.poll.interval.ms, as in Kafka."""
-        self.poll_ends()
-
     def turn_ends(self) -> None:
-        """The poll goes on."""
+        """The poll goes on. The time of a listener's turn counts against max.poll.interval.ms, as in Kafka."""
         self._polls = True
 
     @property

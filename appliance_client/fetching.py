@@ -18,7 +18,7 @@ from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIME
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance_client.connection import Connection, body_cursor
-from appliance_client.core import Core
+from appliance_client.core import Core, logger
 from appliance_client.decoding import sound_bytes, take_from
 from appliance_client.errors import ClientError, CorruptRecordsError, NoOffsetError, error_of
 from appliance_client.fetch_sizes import answer_bytes, partition_bytes
@@ -572,8 +572,10 @@ class Fetching:
                     at = offsets.get(reading.place)
                     if at is not None and reading.generation == generation:
                         reading.seek(at.offset, at.leader_epoch)
-        except ClientError as error:
-            if not error.retriable:
+        except Exception as error:  # whatever it is, it must not be tried again without a pause
+            if not isinstance(error, ClientError):
+                logger.exception("internal error of the client: no position was found")
+            elif not error.retriable:
                 self.tell(error)
             for reading, generation in generations:
                 if reading.generation == generation:

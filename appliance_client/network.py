@@ -22,7 +22,6 @@ from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance_client.connection import Connection
 from appliance_client.errors import (
     AuthenticationError,
-    BrokerError,
     ClientError,
     TimedOutError,
     TransportError,
@@ -30,11 +29,10 @@ from appliance_client.errors import (
 )
 from appliance_client.options import ConnectionOptions
 from appliance_client.scheduling import Event, Outcome, Scheduler, first_of
+from appliance_client.values import checked_name
 from appliance_client.wire import TopicKey
 
 NO_LEADER = -1
-NAME_CHARACTERS_MAX = 249
-"""Of a topic's name. Source: `Topic.java` in Kafka."""
 COORDINATORS = -1_000_000
 """`COORDINATORS - node_id` is a second connection to that broker, for a group's coordinator."""
 
@@ -85,6 +83,8 @@ class Network:
         """Called when a connection became ready or was lost."""
         self.run_aside: Callable[[Callable[[], Any], Outcome[Any]], None] = _run_here
         """Runs a function of the application that may take long, and gives its outcome; a driver's, without waiting."""
+        self.brokers: frozenset[int] | None = None
+        """The cluster's brokers, as the last metadata told them; None before the first."""
         self._connections: dict[int, Connection] = {}
         self._tried: dict[int, float] = {}
 
@@ -127,7 +127,9 @@ class Network:
         known = [each for each in ready if each.node_id >= 0] or ready
         if known:
             return min(known, key=lambda each: each.in_flight).node_id
-        candidates = list(self.endpoints)
+        # Not those that have left the cluster: each would cost a connection's time-out, where nobody refuses it.
+        brokers = self.brokers
+        candidates = [each for each in self.endpoints if each < 0 or brokers is None or each in brokers]
         random.shuffle(candidates)
         chosen = min(candidates, key=lambda node_id: self._tried.get(node_id, 0.0))
         self._tried[chosen] = self.scheduler.now_s
@@ -425,6 +427,7 @@ class Metadata:
     def _learn(self, answer: MetadataResponse, *, is_all: bool) -> bool:
         for broker in answer.brokers:
             self._network.learn_endpoint(broker.node_id, broker.host, broker.port)
+        self._network.brokers = frozenset(broker.node_id for broker in answer.brokers)
         complete = True
         told = set()
         for each in answer.topics:
@@ -468,22 +471,6 @@ def _newer(known: list[Leader], told: list[Leader]) -> list[Leader]:
         if old.epoch > new.epoch >= 0:
             found[index] = old
     return found
-
-
-def checked_name(name: Any) -> str:
-    """Return a topic's name if a request can carry it. The broker decides whether the name is valid.
-
-    Raises:
-        BrokerError: INVALID_TOPIC_EXCEPTION. One such name would make every later metadata request fail.
-    """
-    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            pass
-        else:
-            return name
-    raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no topic can have the name {repr(name)[:80]}")
 
 
 def _run_here(work: Callable[[], Any], outcome: Outcome[Any]) -> None:

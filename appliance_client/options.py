@@ -30,6 +30,8 @@ Deserializer = Callable[[bytes], Any]
 
 DEFAULT_PORT: Final = 9092
 INT32_MAX: Final = 2_147_483_647
+TEXT_BYTES_MAX: Final = 32_767
+"""Of a text in Kafka's protocol, whose length is an int16."""
 INT64_MAX: Final = 9_223_372_036_854_775_807
 _LONG: Final = ("buffer_memory", "max_block_ms", "metadata_max_age_ms", "metadata_max_idle_ms", "linger_ms")
 """Options that are a long in Kafka; the other numbers are an int."""
@@ -329,8 +331,8 @@ def _of_type(name: str, value: Any, wanted: str) -> Any:
         return _number(name, value, is_whole=wanted.startswith("int"))
     if wanted.startswith("bool"):
         return _truth(name, value)
-    if wanted.startswith("str") and not isinstance(value, str):
-        raise OptionError(f"{name} is {value!r}, which is no text")
+    if wanted.startswith("str"):
+        _check_text(name, value)
     if wanted.startswith(("Serializer", "Deserializer")) and not callable(value):
         raise OptionError(f"{name} is {value!r}: a callable, such as str.encode or bytes.decode")
     if wanted.startswith("tuple"):
@@ -338,6 +340,18 @@ def _of_type(name: str, value: Any, wanted: str) -> Any:
             raise OptionError(f"{name} is {value!r}: a list of objects")
         return tuple(value)
     return value
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Raises OptionError where no request could carry it."""
+    if not isinstance(value, str):
+        raise OptionError(f"{name} is {value!r}, which is no text")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise OptionError(f"{name} is {value!r}, which cannot be encoded as UTF-8") from None
+    if size > TEXT_BYTES_MAX:
+        raise OptionError(f"{name} has {size} bytes: at most {TEXT_BYTES_MAX}")
 
 
 def _number(name: str, value: Any, *, is_whole: bool) -> int | float:
@@ -408,6 +422,16 @@ def addresses_of(servers: Any) -> tuple[str, tuple[Address, ...]]:
             f"bootstrap.servers: one transport for a client, not {' and '.join(sorted(schemes))}"
         )
     return min(schemes), tuple(found)
+
+
+def check_topics(given: Iterable[Any]) -> None:
+    """Check the topics that a consumer is made with.
+
+    Raises:
+        OptionError: there are options among them, as confluent-kafka's consumer takes them.
+    """
+    if any(isinstance(each, Mapping) for each in given):
+        raise OptionError("a consumer takes options as config={…} or by name; what comes first are topics")
 
 
 def pattern_of(pattern: Any) -> re.Pattern[str]:

@@ -40,6 +40,7 @@ from appliance_client.values import (
     RecordMetadata,
     TopicPartition,
     offset_of,
+    place_of,
 )
 
 logger = logging.getLogger("appliance_client")
@@ -506,7 +507,7 @@ def offsets_and_group(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata | str
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
     """What callers may write shorter: an offset alone, a group id alone."""
-    listed = {TopicPartition(*place): offset_of(each) for place, each in offsets.items()}
+    listed = {place_of(place): offset_of(each) for place, each in offsets.items()}
     return listed, GroupMetadata(group) if isinstance(group, str) else group
 
 

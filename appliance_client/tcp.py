@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from appliance.protocol.records.batch import Buffer
 from appliance_client.connection import Connection
 from appliance_client.errors import AuthenticationError, TransportError
 from appliance_client.options import ConnectionOptions
+from appliance_client.scheduling import Outcome
 from appliance_client.transport import READABLE, WRITABLE, Io
 
 _GATHERED_MAX: Final = 64
@@ -38,20 +40,12 @@ class TcpTransport:
     def open(self, connection: Connection) -> None:
         """Connect to the first address of the name that answers."""
         host, port = connection.address
-        try:
-            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, ValueError, OverflowError) as error:  # a name or a port that nobody can have
-            connection.lost(f"cannot resolve {host}: {error}")
-            return
-        # The last attempt may have run out of time at an address that is silent: begin with the next one.
-        first = connection.failures % len(addresses)
-        addresses = addresses[first:] + addresses[:first]
-        if self._tls is None:
-            link = TcpLink(self._io, connection, iter(addresses))
-        else:
-            link = TlsLink(self._io, connection, iter(addresses), self._tls, host)
+        tls = self._tls
+        link = TcpLink(self._io, connection) if tls is None else TlsLink(self._io, connection, tls, host)
         connection.link = link
-        link.try_next("no address")
+        # A name server may take long, and this thread holds the lock that poll needs.
+        found = connection.aside(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+        found.when_done(partial(link.resolved, host))
 
     def may_sleep(self) -> bool:
         """Epoll tells of everything."""
@@ -67,14 +61,27 @@ class TcpTransport:
 class TcpLink:
     """One connection's socket."""
 
-    def __init__(self, io: Io, connection: Connection, addresses: Iterator[Any]) -> None:
+    def __init__(self, io: Io, connection: Connection) -> None:
         self._io = io
         self._connection = connection
-        self._addresses = addresses
+        self._addresses: Iterator[Any] = iter(())
         self._socket: socket.socket | None = None
         self._connected = False
         self._wants_write = True
         io.scheduler.call_at(io.scheduler.now_s + connection.setup_timeout_s, self._late)
+
+    def resolved(self, host: str, found: Outcome[Any]) -> None:
+        """The addresses of the broker are known, or that there are none."""
+        if self._connection.link is not self:
+            return
+        if found.error is not None:  # also of a name or a port that nobody can have
+            self._lose(f"cannot resolve {host}: {found.error}")
+            return
+        addresses = found.result()
+        # The last attempt may have run out of time at an address that is silent: begin with the next one.
+        first = self._connection.failures % len(addresses)
+        self._addresses = iter(addresses[first:] + addresses[:first])
+        self.try_next("no address")
 
     def try_next(self, why: str) -> None:
         """Connect to the next address of a name; with none left the connection is lost."""
@@ -225,11 +232,10 @@ class TlsLink(TcpLink):
         self,
         io: Io,
         connection: Connection,
-        addresses: Iterator[Any],
         context: ssl.SSLContext,
         host: str,
     ) -> None:
-        super().__init__(io, connection, addresses)
+        super().__init__(io, connection)
         self._context = context
         self._host = host
         self._is_tcp_open = False

@@ -169,7 +169,10 @@ class IoThread:
             else:
                 self.submit(lambda: outcome.resolve(value))
 
-        threading.Thread(target=run, name=f"{self._thread.name} token", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"{self._thread.name} aside", daemon=True).start()
+        except RuntimeError as error:  # no thread is left
+            outcome.reject(error)
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from operator import index
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from appliance_client.errors import OptionError
+from appliance.protocol.errors import ErrorCode
+from appliance_client.errors import BrokerError, OptionError
 from appliance_client.kernel import ConsumerRecord
 
 __all__ = [
@@ -15,9 +16,31 @@ __all__ = [
     "OffsetAndTimestamp",
     "RecordMetadata",
     "TopicPartition",
+    "checked_name",
     "offset_of",
+    "place_of",
     "time_of",
 ]
+
+
+NAME_CHARACTERS_MAX: Final = 249
+"""Of a topic's name. Source: `Topic.java` in Kafka."""
+
+
+def checked_name(name: Any) -> str:
+    """Return a topic's name if a request can carry it. The broker decides whether the name is valid.
+
+    Raises:
+        BrokerError: INVALID_TOPIC_EXCEPTION. One such name would make every later metadata request fail.
+    """
+    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return name
+    raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no topic can have the name {repr(name)[:80]}")
 
 
 class TopicPartition(NamedTuple):
@@ -25,6 +48,23 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def place_of(given: tuple[str, int]) -> TopicPartition:
+    """A partition as callers may write it: a TopicPartition, or a pair.
+
+    Raises:
+        OptionError: it is no pair, or its number is no whole number from 0 on.
+        BrokerError: as `checked_name`.
+    """
+    try:
+        topic, partition = given
+        number = index(partition)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number < 1 << 31:
+        raise OptionError(f"no partition: {given!r}; give TopicPartition(topic, number)")
+    return TopicPartition(checked_name(topic), number)
 
 
 class RecordMetadata(NamedTuple):
@@ -48,7 +88,7 @@ def offset_of(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
     """An offset as callers may write it.
 
     Raises:
-        OptionError: it is negative, or no whole number of 64 bits.
+        OptionError: it is negative, or no whole number of 64 bits; or its note is no text that can be sent.
     """
     whole = given if isinstance(given, OffsetAndMetadata) else None
     try:
@@ -57,7 +97,16 @@ def offset_of(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
         offset = -1
     if not 0 <= offset < 1 << 63:
         raise OptionError(f"no offset: {given!r}; give a whole number from 0 on, or OffsetAndMetadata")
-    return OffsetAndMetadata(offset) if whole is None else whole._replace(offset=offset)
+    if whole is None:
+        return OffsetAndMetadata(offset)
+    note = whole.metadata or ""
+    try:
+        is_text = len(note.encode()) < 1 << 15
+    except (AttributeError, UnicodeEncodeError):
+        is_text = False
+    if not is_text:
+        raise OptionError(f"no note of a commit: {repr(note)[:80]}; give a text of up to 32767 bytes")
+    return whole._replace(offset=offset, metadata=note)
 
 
 def time_of(given: int) -> int:

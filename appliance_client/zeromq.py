@@ -117,13 +117,18 @@ class ZeroMqLink:
                 is_sent = self._socket is used and self._send(used)
                 if self._socket is not used or self._connection.state == Connection.IDLE:
                     return
-                if not is_read and not is_sent and not _events(used) & zmq.POLLIN:
+                if not is_read and not is_sent and not self._goes_on(used):
                     return
             self._transport.unfinished[self] = None
         except SessionEndedError as ended:
             self._lose(str(ended))
         except zmq.ZMQError as error:
             self._lose(str(error))
+
+    def _goes_on(self, used: zmq.Socket[bytes]) -> bool:
+        """Whether something can be done by now. To look takes away what the descriptor would have told: all counts."""
+        events = _events(used)
+        return bool(events & zmq.POLLIN or (events & zmq.POLLOUT and self._unsent is not None))
 
     def _connect(self, endpoint: str, first: list[Buffer]) -> None:
         self._let_go(say_so=False)

@@ -47,6 +47,27 @@ def test_a_leader_that_is_no_broker_is_asked_for_again_and_kills_nobody(leader: 
     assert sent.exception() is None
 
 
+def test_a_broker_that_has_left_the_cluster_is_not_asked_when_all_connections_are_lost() -> None:
+    """Its address may answer nothing at all, so that each attempt takes socket.connection.setup.timeout.ms."""
+    made = cluster(bootstrap_servers="a:1")
+    made.core.metadata.want("topic")
+    made.pass_s(1)
+    network = made.core.network
+    alone = MetadataResponse((MetadataBroker(1, "node-1", 9092),), ())
+    made.scripts[ApiKey.METADATA] = deque([alone])
+    made.core.metadata.request_update()
+    made.pass_s(1)
+    made.scripts.clear()
+    asked = set()
+    for _ in range(20):
+        for connection in network.connections():
+            connection.lost("broken by the test")
+        asked.add(network.any_node())
+        made.now_s += 1
+        made.core.scheduler.advance(made.now_s)
+    assert asked == {-1, 1}
+
+
 # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────
 
 

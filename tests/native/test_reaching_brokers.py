@@ -113,6 +113,26 @@ def test_an_address_that_is_silent_does_not_hide_the_next_one_of_its_name(
         assert other.connected.is_set()
 
 
+def test_no_call_waits_for_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        asked.set()
+        answered.wait(PATIENCE_S)
+        raise socket.gaierror("no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    consumer = Consumer(bootstrap_servers="broker.test:9092")
+    consumer.assign([PLACE])
+    assert asked.wait(PATIENCE_S)
+    begin = time.monotonic()
+    assert consumer.poll(50) == {}
+    consumer.close(50)
+    took_s = time.monotonic() - begin
+    answered.set()
+    assert took_s < 2
+
+
 @pytest.mark.parametrize("host", ["a..b", "x" * 300, "no-such-host.invalid"])
 def test_a_name_that_nobody_can_have_is_an_error_of_the_call(host: str) -> None:
     with Producer(bootstrap_servers=f"{host}:9092", max_block_ms=300) as producer:

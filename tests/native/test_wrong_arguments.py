@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 from appliance.protocol.errors import ErrorCode
-from appliance_client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition, aio
+from appliance_client import (
+    Admin,
+    Consumer,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+    aio,
+)
 from appliance_client.errors import (
     BufferFullError,
     ClientError,
@@ -71,6 +79,12 @@ def test_a_pattern_that_is_no_regular_expression_is_refused_and_changes_no_subsc
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("kind", [Consumer, aio.Consumer])
+def test_who_comes_from_confluent_kafka_is_told_where_options_go(kind: Any) -> None:
+    with pytest.raises(OptionError, match="takes options as config="):
+        kind({"bootstrap.servers": NOWHERE, "group.id": "g"})
+
+
 def test_a_pattern_may_be_compiled_already() -> None:
     with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
         consumer.subscribe(pattern=re.compile("ORDERS-.*", re.I))
@@ -91,6 +105,50 @@ def test_a_time_that_is_none_is_not_looked_up(when: Any) -> None:
                 await consumer.offsets_for_times({place: when})
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "place", [("t", "0"), ("t", -1), ("t", 1.5), ("t", None), ("t", 1 << 31), ("t",), "ab", 5]
+)
+def test_what_is_no_partition_is_refused_by_every_call(place: Any) -> None:
+    """Assigned, one had the client's thread run in a circle without an end."""
+    with Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+        for call in (
+            lambda: consumer.assign([place]),
+            lambda: consumer.end_offsets([place]),
+            lambda: consumer.beginning_offsets([place]),
+            lambda: consumer.offsets_for_times({place: 1}),
+            lambda: consumer.committed(place),
+            lambda: consumer.commit({place: 1}),
+        ):
+            with pytest.raises(OptionError, match="no partition"):
+                call()
+
+    async def play() -> None:
+        async with aio.Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer:
+            with pytest.raises(OptionError, match="no partition"):
+                consumer.assign([place])
+            with pytest.raises(OptionError, match="no partition"):
+                await consumer.committed(place)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("note", [b"bytes", "x" * 40_000, "\ud800", 5])
+def test_a_note_of_a_commit_that_cannot_be_sent_is_refused(note: Any) -> None:
+    with (
+        Consumer(bootstrap_servers=NOWHERE, group_id="g") as consumer,
+        pytest.raises(OptionError, match="no note of a commit"),
+    ):
+        consumer.commit({TopicPartition("t", 0): OffsetAndMetadata(1, note)})
+
+
+@pytest.mark.parametrize("name", ["client_id", "group_id", "group_instance_id", "client_rack"])
+@pytest.mark.parametrize("text", ["\ud800", "x" * 40_000])
+def test_a_text_that_no_request_can_carry_is_no_option(name: str, text: str) -> None:
+    """As the client's id, one had the client's thread end."""
+    with pytest.raises(OptionError, match=f"{name} (is|has)"):
+        Consumer(config={"bootstrap.servers": NOWHERE, name: text})
 
 
 def test_a_consumer_that_cannot_subscribe_when_it_is_made_leaves_nothing_behind() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import zmq.auth
 
-from appliance_client import Consumer, Producer, TopicPartition, aio
+from appliance_client import Consumer, Producer, TopicPartition, aio, zeromq
 from appliance_client.connection import Connection
 from appliance_client.errors import BufferFullError, ClientError, OptionError, RecordTooLargeError
 from appliance_client.options import ProducerOptions, addresses_of, options_of
@@ -139,6 +140,60 @@ def test_an_address_chooses_the_transport() -> None:
 def test_an_address_that_cannot_be_meant_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         options_of(ProducerOptions, options, {})
+
+
+class Gate:
+    """A port that leads to another one, but not before it is opened."""
+
+    def __init__(self, port: int) -> None:
+        self.opened = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._behind = port
+        threading.Thread(target=self._lead, daemon=True).start()
+
+    def _lead(self) -> None:
+        with self._listener, self._listener.accept()[0] as outer:
+            self.opened.wait(PATIENCE_S)
+            with socket.create_connection(("127.0.0.1", self._behind)) as inner:
+                threading.Thread(target=pump, args=(outer, inner), daemon=True).start()
+                pump(inner, outer)
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while some := source.recv(65_536):
+            target.sendall(some)
+    except OSError:
+        pass
+
+
+def test_a_connection_that_comes_about_between_two_looks_is_used_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look at the events takes away what the descriptor would have told: HELLO waited for the setup's time then."""
+    look = zeromq._events
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        gate = Gate(router.bind_to_random_port("tcp://127.0.0.1"))
+        with Consumer(bootstrap_servers=f"zmq+tcp://127.0.0.1:{gate.port}") as consumer:
+            consumer.assign([TopicPartition("topic", 0)])
+            while not (links := [each.link for each in consumer._core.network.connections() if each.link]):
+                time.sleep(0.01)
+            time.sleep(0.2)  # all that is told at the beginning has been told
+            looks: list[int] = []
+
+            def slow(used: zmq.Socket[bytes]) -> int:
+                if used.type == zmq.DEALER:
+                    looks.append(0)
+                    if len(looks) == 2:
+                        gate.opened.set()
+                        assert used.poll(2_000, zmq.POLLOUT)
+                return look(used)
+
+            monkeypatch.setattr(zeromq, "_events", slow)
+            assert isinstance(links[0], zeromq.ZeroMqLink)
+            consumer._io.submit(links[0].turn)
+            assert router.poll(3_000), "HELLO does not come"
 
 
 def test_where_nobody_listens_the_caller_is_told_within_its_time(tmp_path: Path) -> None:
