@@ -32,6 +32,7 @@ from appliance_client.errors import (
     ClientError,
     ClosedError,
     IllegalStateError,
+    RecordDeserializationError,
     TimedOutError,
 )
 from appliance_client.handing_back import AsyncHandBack
@@ -195,7 +196,12 @@ class Consumer(NotCopied):
         return self._options.default_api_timeout_ms / 1000
 
     def _take(self, most: int) -> Records:
-        records = self._consumer.take(most)
+        try:
+            records = self._consumer.take(most)
+        except RecordDeserializationError as error:
+            if self._handing_back is not None:
+                self._handing_back.give_to((error.record,))
+            raise
         if self._consumer.by_key and not records:
             self._io.kick()  # what was read waits for its key: there is room to fetch more
         return records
@@ -421,9 +427,11 @@ class Consumer(NotCopied):
         """Who this consumer is in its group."""
         return self._consumer.group_metadata()
 
-    async def partitions_for_topic(self, topic: str) -> set[int]:
-        """The indexes of a topic's partitions."""
+    async def partitions_for_topic(self, topic: str, timeout_ms: float | None = None) -> set[int]:
+        """The indexes of a topic's partitions. `timeout_ms`: default.api.timeout.ms, or less."""
         limit_s = self._options.default_api_timeout_ms / 1000
+        if timeout_ms is not None:
+            limit_s = min(limit_s, timeout_ms / 1000)
         found = await self._io.call(
             self._core.metadata.topic(topic, time.monotonic() + limit_s), limit_s + 1, f"metadata of {topic}"
         )

@@ -72,7 +72,9 @@ class Producer(NotCopied):
         is_free = partition is None
         try:
             known = self._pipeline.topic(name)
+            deadline_s: float | None = None
             if known is None:
+                deadline_s = time.monotonic() + self._options.max_block_ms / 1000
                 known = await self._learn(name)
             partition = self._pipeline.partition(known, key, partition)
             future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
@@ -80,7 +82,7 @@ class Producer(NotCopied):
                 self._io.kick()
             if future is None:
                 future = await self._when_room(
-                    self._accumulator.append, name, partition, key, value, time_ms, kept, told
+                    deadline_s, self._accumulator.append, name, partition, key, value, time_ms, kept, told
                 )
         except BaseException as error:
             if told is not None:
@@ -96,8 +98,12 @@ class Producer(NotCopied):
             self._core.metadata.topic(name, time.monotonic() + limit_s), limit_s + 1, f"metadata of {name}"
         )
 
-    async def _when_room(self, append: Callable[..., tuple[Any, bool]], *what: Any) -> Any:
-        deadline_s = time.monotonic() + self._options.max_block_ms / 1000
+    async def _when_room(
+        self, deadline_s: float | None, append: Callable[..., tuple[Any, bool]], *what: Any
+    ) -> Any:
+        """Append, as soon as there is room. `deadline_s`: what is left of `max.block.ms`; None: all of it."""
+        if deadline_s is None:
+            deadline_s = time.monotonic() + self._options.max_block_ms / 1000
         self._accumulator.waiters += 1
         try:
             while True:
@@ -147,7 +153,7 @@ class Producer(NotCopied):
                     if wake:
                         self._io.kick()
                     if taken is None:
-                        await self._when_room(self._accumulator.append_encoded, *batch)
+                        await self._when_room(None, self._accumulator.append_encoded, *batch)
         except BaseException as error:
             fault = error
             raise

@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from appliance.errors import ClientFault
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from appliance.protocol.errors import ErrorCode
@@ -378,7 +377,7 @@ class Connection:
         asked = self._in_flight.popleft()
         try:
             answer = asked.read(asked.version, frame)
-        except (ClientFault, ValueError, IndexError) as error:
+        except Exception as error:  # whatever a peer sends, it must not end the thread
             asked.outcome.reject(TransportError(f"an answer that does not parse: {error}"))
             self.drop("an answer that does not parse")
         else:

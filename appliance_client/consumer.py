@@ -19,7 +19,13 @@ from appliance.protocol.apis.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIME
 from appliance_client.consumer_core import ConsumerCore, RebalanceListener, Records
 from appliance_client.core import Core, NotCopied, logger
 from appliance_client.deaths import REASON
-from appliance_client.errors import ClientError, ClosedError, IllegalStateError, TimedOutError
+from appliance_client.errors import (
+    ClientError,
+    ClosedError,
+    IllegalStateError,
+    RecordDeserializationError,
+    TimedOutError,
+)
 from appliance_client.handing_back import HandBack
 from appliance_client.local_logs import local_logs
 from appliance_client.options import ConsumerOptions, options_of, records_max_of
@@ -146,6 +152,8 @@ class Consumer(NotCopied):
         Raises:
             OffsetOutOfRangeError, NoOffsetError: and auto.offset.reset is none.
             CorruptRecordsError: fetched bytes fail their checksum. `seek` steps over them.
+            RecordDeserializationError: a deserializer refuses a record. `seek` steps over it; with retry.topics,
+                `error.record.dead()` keeps it as a dead letter.
             BrokerError: the group or a topic may not be read.
         """
         most = self._options.max_poll_records if max_records is None else records_max_of(max_records)
@@ -197,7 +205,12 @@ class Consumer(NotCopied):
         return self._options.default_api_timeout_ms / 1000
 
     def _take(self, most: int) -> Records:
-        records = self._consumer.take(most)
+        try:
+            records = self._consumer.take(most)
+        except RecordDeserializationError as error:
+            if self._handing_back is not None:
+                self._handing_back.give_to((error.record,))
+            raise
         if self._consumer.by_key and not records:
             self._io.ring()  # what was read waits for its key: there is room to fetch more
         return records

@@ -434,7 +434,7 @@ class Metadata:
             old = self.topics.get(each.name)
             leaders = [Leader(NO_LEADER, -1)] * len(each.partitions)
             for part in each.partitions:
-                if part.partition_index < len(leaders):
+                if 0 <= part.partition_index < len(leaders):
                     is_known = part.leader_id >= 0 and part.leader_id in self._network.endpoints
                     leader_id = part.leader_id if is_known else NO_LEADER
                     leaders[part.partition_index] = Leader(leader_id, part.leader_epoch)

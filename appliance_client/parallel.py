@@ -15,12 +15,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from appliance_client.consumer import Consumer
 from appliance_client.consumer_core import RebalanceListener
 from appliance_client.core import logger
-from appliance_client.errors import ClientError, OptionError, ProcessingError
+from appliance_client.errors import (
+    ClientError,
+    IllegalStateError,
+    OptionError,
+    ProcessingError,
+    RecordDeserializationError,
+)
 from appliance_client.values import ConsumerRecord, TopicPartition
 from appliance_client.window import Order, Task, Window
 
@@ -45,7 +52,8 @@ class ParallelConsumer(RebalanceListener):
         commit_interval_ms: time between two commits.
         retries: how often a record is tried again, `retry_pause_ms` apart, before it has failed.
         on_failure: called with a record that has failed, and the error. If it returns, the record counts as done; so
-            it may store the record elsewhere. Without it, or if it raises, `run` ends with ProcessingError.
+            it may store the record elsewhere. Without it, or if it raises, `run` ends with ProcessingError. A record
+            that a deserializer refuses has failed, too: here it has key and value as bytes.
         drain_ms: how long a rebalance, or the end, waits for the records that are being processed.
 
     Raises:
@@ -125,7 +133,11 @@ class ParallelConsumer(RebalanceListener):
     def _poll_on(self) -> None:
         next_commit_s = time.monotonic() + self._commit_interval_s
         while not self._stops.is_set():
-            polled = self._consumer.poll(POLL_MS)
+            try:
+                polled = self._consumer.poll(POLL_MS)
+            except RecordDeserializationError as error:
+                self._step_over(error)
+                continue
             refuse_ordered(self._consumer, polled)
             with self._changed:
                 for place, records in polled.items():
@@ -135,6 +147,17 @@ class ParallelConsumer(RebalanceListener):
             if time.monotonic() >= next_commit_s:
                 self._commit(self._window.committable)
                 next_commit_s = time.monotonic() + self._commit_interval_s
+
+    def _step_over(self, error: RecordDeserializationError) -> None:
+        """A record that the deserializer refuses has failed: `process` cannot get it."""
+        if self._on_failure is None:
+            raise error
+        try:
+            self._on_failure(error.record, error)
+        except Exception as failed:
+            raise failure_of(error.record, failed) from failed
+        with suppress(IllegalStateError):  # it is another consumer's by now
+            self._consumer.seek(error.partition, error.offset + 1)
 
     def _pause_full(self) -> None:
         paused, assigned = self._consumer.paused(), self._consumer.assignment()

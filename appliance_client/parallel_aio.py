@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from appliance_client.consumer_core import RebalanceListener
 from appliance_client.core import logger
-from appliance_client.errors import ClientError, ProcessingError
+from appliance_client.errors import (
+    ClientError,
+    IllegalStateError,
+    ProcessingError,
+    RecordDeserializationError,
+)
 from appliance_client.parallel import POLL_MS, failure_of, refuse_ordered, refuse_wrong
 from appliance_client.values import ConsumerRecord, TopicPartition
 from appliance_client.window import Order, Task, Window
@@ -86,7 +92,11 @@ class ParallelConsumer(RebalanceListener):
     async def _poll_on(self) -> None:
         next_commit_s = time.monotonic() + self._commit_interval_s
         while not self._stops:
-            polled = await self._consumer.poll(POLL_MS)
+            try:
+                polled = await self._consumer.poll(POLL_MS)
+            except RecordDeserializationError as error:
+                await self._step_over(error)
+                continue
             refuse_ordered(self._consumer, polled)
             async with self._changed:
                 for place, records in polled.items():
@@ -96,6 +106,17 @@ class ParallelConsumer(RebalanceListener):
             if time.monotonic() >= next_commit_s:
                 await self._commit(self._window.committable())
                 next_commit_s = time.monotonic() + self._commit_interval_s
+
+    async def _step_over(self, error: RecordDeserializationError) -> None:
+        """As `parallel.ParallelConsumer._step_over`."""
+        if self._on_failure is None:
+            raise error
+        try:
+            await self._on_failure(error.record, error)
+        except Exception as failed:
+            raise failure_of(error.record, failed) from failed
+        with suppress(IllegalStateError):  # it is another consumer's by now
+            self._consumer.seek(error.partition, error.offset + 1)
 
     def _pause_full(self) -> None:
         paused, assigned = self._consumer.paused(), self._consumer.assignment()

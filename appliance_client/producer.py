@@ -299,7 +299,9 @@ class Producer(NotCopied):
         is_free = partition is None
         try:
             known = self._pipeline.topic(name)
+            deadline_s: float | None = None
             if known is None:
+                deadline_s = time.monotonic() + self._options.max_block_ms / 1000
                 known = self._learn(name)
             partition = self._pipeline.partition(known, key, partition)
             future, wake = self._accumulator.append(name, partition, key, value, time_ms, kept, told)
@@ -307,7 +309,7 @@ class Producer(NotCopied):
                 self._io.ring()
             if future is None:
                 future = self._when_room(
-                    self._accumulator.append, name, partition, key, value, time_ms, kept, told
+                    deadline_s, self._accumulator.append, name, partition, key, value, time_ms, kept, told
                 )
         except BaseException as error:
             if told is not None:
@@ -356,7 +358,7 @@ class Producer(NotCopied):
                     if wake:
                         self._io.ring()
                     if taken is None:
-                        self._when_room(self._accumulator.append_encoded, *batch)
+                        self._when_room(None, self._accumulator.append_encoded, *batch)
         except BaseException as error:
             fault = error
             raise
@@ -460,8 +462,12 @@ class Producer(NotCopied):
             self._core.metadata.topic(name, time.monotonic() + limit_s), limit_s + 1, f"metadata of {name}"
         )
 
-    def _when_room(self, append: Callable[..., tuple[Any, bool]], *what: Any) -> Any:
-        deadline_s = time.monotonic() + self._options.max_block_ms / 1000
+    def _when_room(
+        self, deadline_s: float | None, append: Callable[..., tuple[Any, bool]], *what: Any
+    ) -> Any:
+        """Append, as soon as there is room. `deadline_s`: what is left of `max.block.ms`; None: all of it."""
+        if deadline_s is None:
+            deadline_s = time.monotonic() + self._options.max_block_ms / 1000
         with self._room:
             self._accumulator.waiters += 1
             try:

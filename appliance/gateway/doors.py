@@ -11,6 +11,7 @@ one's.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from appliance.gateway.admission import (
     read_keys,
     user_ids,
 )
+from appliance.gateway.connections import Connections
 from appliance.gateway.frames import Kind, broker_header
 
 _OWNER_ONLY_UMASK: Final = 0o177
@@ -64,6 +66,7 @@ class Door:
     listener: str
     router: zmq.Socket[bytes]
     descriptor: int
+    connections: Connections
     is_skipping: bool = False
     is_quiet: bool = False
 
@@ -178,14 +181,34 @@ def open_doors(
         router.set(zmq.ZAP_DOMAIN, domain.encode())
         router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         endpoint = listener if netproc is None else netproc_endpoint(listener, netproc)
+        connections = Connections(context, router, endpoint)
         _bind(router, endpoint, open_to_others=bool(settings.allowed_users))
-        doors.append(Door(listener, router, int(router.get(zmq.FD))))
+        doors.append(Door(listener, router, int(router.get(zmq.FD)), connections))
     return doors
+
+
+def watch(epoll: select.epoll, doorkeeper: Doorkeeper, doors: list[Door]) -> None:
+    """Have the loop wake for whatever a door or its doorkeeper has to tell."""
+    for descriptor in _descriptors(doorkeeper, doors):
+        epoll.register(descriptor, select.EPOLLIN)
+
+
+def unwatch(epoll: select.epoll, doorkeeper: Doorkeeper, doors: list[Door]) -> None:
+    """Undo `watch`."""
+    for descriptor in _descriptors(doorkeeper, doors):
+        with suppress(OSError):
+            epoll.unregister(descriptor)
+
+
+def _descriptors(doorkeeper: Doorkeeper, doors: list[Door]) -> list[int]:
+    own = [each for door in doors for each in (door.descriptor, door.connections.descriptor)]
+    return [doorkeeper.fileno(), *own]
 
 
 def close_doors(doors: list[Door], *, linger_ms: int) -> None:
     """Close them; what is sent and not received yet has `linger_ms` to leave."""
     for door in doors:
+        door.connections.close()
         door.router.close(linger=linger_ms)
     doors.clear()
 

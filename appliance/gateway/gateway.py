@@ -16,6 +16,7 @@ make this process hold:
 | that, of a session that has ended in silence | `KEPT_BYTES_MAX` | its connection ends |
 | answers that wait, beside records, all sessions | a quarter of the pool's size | the sessions that are owed most end |
 | heartbeats | one that is not acknowledged | no other is sent |
+| connections without a session | `connections.default_unused_max` for each door | the oldest end |
 | errors told to a connection without a session | what `limits.sent_max` messages take | they are dropped |
 """
 
@@ -23,7 +24,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 from contextlib import suppress
 from typing import Final
 
@@ -32,7 +32,7 @@ import zmq
 from appliance.clock import NS_PER_MS
 from appliance.errors import ClientFault, MalformedFrame, StorageFault
 from appliance.gateway.admission import not_admitted
-from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors
+from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors, unwatch, watch
 from appliance.gateway.frames import (
     FRAMES_MAX,
     TOKEN_BYTES,
@@ -130,13 +130,10 @@ class Gateway:
         self._outstanding = Outstanding(outstanding_max(settings))
         self._reported = 0
         self._may_read = True
-        self._is_draining = False
-        self._is_sweeping = False
-        self._tidied_ns = 0
-        self._keys_version = 0
+        self._is_draining = self._is_sweeping = False
+        self._tidied_ns = self._keys_version = 0
         self._knocking = self._doorkeeper.fileno()
-        for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
-            host.cycle.epoll.register(descriptor, select.EPOLLIN)
+        watch(host.cycle.epoll, self._doorkeeper, self._doors)
         host.cycle.add_inbox(self)
 
     @property
@@ -185,6 +182,8 @@ class Gateway:
                 self._starved.discard(session)
                 self._advance(session)
         for door in self._doors:
+            if door.connections.descriptor in ready and not door.connections.turn(self._wires):
+                ready.discard(door.connections.descriptor)
             if door.descriptor in ready or door.is_skipping:
                 ready.discard(door.descriptor)
                 door.is_quiet = False
@@ -375,6 +374,9 @@ class Gateway:
                 session, broker_header(Kind.OPENED), opened(session.token, self._settings).encode()
             )
             self._sweep_later()
+
+    def _wires(self) -> set[Wire]:
+        return {session.wire for session in self._by_connection.values()}
 
     def _may_open(self, header: zmq.Frame) -> bool:
         """Return whether a client may still have a session. Its handshake may be long past."""
@@ -583,10 +585,7 @@ class Gateway:
         """Let go of everything; what was sent has a moment to leave."""
         for session in list(self._by_connection.values()):
             self._end(session)
-        epoll = self._host.cycle.epoll
-        for descriptor in (self._knocking, *(door.descriptor for door in self._doors)):
-            with suppress(OSError):
-                epoll.unregister(descriptor)
+        unwatch(self._host.cycle.epoll, self._doorkeeper, self._doors)
         close_doors(self._doors, linger_ms=LINGER_MS)
         self._doorkeeper.close()
         self._context.term()

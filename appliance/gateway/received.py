@@ -68,20 +68,40 @@ class Wire:
 
     @classmethod
     def of(cls, frame: zmq.Frame) -> Self:
-        """Return the socket of a received frame; one that is closed already is no socket any more."""
-        descriptor = int(frame.get(zmq.SRCFD))
+        """Return the socket that a frame was received from."""
+        return cls.at(int(frame.get(zmq.SRCFD)))
+
+    @classmethod
+    def at(cls, descriptor: int) -> Self:
+        """Return the socket of this number; one that is closed already is no socket any more."""
         try:
             return cls(descriptor, os.fstat(descriptor).st_ino)
         except OSError:
             return cls(-1, 0)
+
+    def address(self) -> str | int | None:
+        """Return the address that the client connected to: a port, or a path. None where this is no such socket."""
+        try:
+            with self._own() as sock:
+                name = sock.getsockname()
+        except OSError:
+            return None
+        return name[1] if isinstance(name, tuple) else str(name)
 
     def cut(self) -> None:
         """Break the connection, if it still is there. ZeroMQ then frees what it has not sent to the client.
 
         A ROUTER cannot let go of one of its peers, so this goes past it: for ZeroMQ, the client has hung up.
         """
-        with suppress(OSError):
-            own = os.dup(self.descriptor)  # nobody can close this one meanwhile
-            with socket.socket(fileno=own) as sock:
-                if os.fstat(own).st_ino == self.inode:
-                    sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), self._own() as sock:
+            if os.fstat(sock.fileno()).st_ino == self.inode:
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _own(self) -> socket.socket:
+        """Return the socket under a number of its own, which ZeroMQ cannot close meanwhile. Raises OSError."""
+        own = os.dup(self.descriptor)
+        try:
+            return socket.socket(fileno=own)
+        except OSError:
+            os.close(own)
+            raise

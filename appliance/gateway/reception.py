@@ -5,9 +5,7 @@ Which network process a client is sent to is the book's decision, as for a conne
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import zmq
@@ -16,7 +14,15 @@ from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.config.sections.zeromq import told_endpoint
 from appliance.errors import MalformedFrame
-from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors, server_keys
+from appliance.gateway.doors import (
+    Door,
+    close_doors,
+    make_doorkeeper,
+    open_doors,
+    server_keys,
+    unwatch,
+    watch,
+)
 from appliance.gateway.frames import (
     VERSION,
     Code,
@@ -80,8 +86,7 @@ class Reception:
             sent_max=WAITING_MAX,
             received_max=WAITING_MAX,
         )
-        for descriptor in (self._doorkeeper.fileno(), *(door.descriptor for door in self._doors)):
-            cycle.epoll.register(descriptor, select.EPOLLIN)
+        watch(cycle.epoll, self._doorkeeper, self._doors)
         cycle.add_inbox(self)
 
     def is_empty(self) -> bool:
@@ -95,14 +100,14 @@ class Reception:
         if not self._doorkeeper.is_empty():
             self._doorkeeper.answer()
         for door in self._doors:
+            while door.connections.turn(tuple):
+                pass
             if not door.is_empty():
                 self._read(door)
 
     def close(self) -> None:
         """Let go of the sockets; what was answered has a moment to leave."""
-        for descriptor in (self._doorkeeper.fileno(), *(door.descriptor for door in self._doors)):
-            with suppress(OSError):
-                self._cycle.epoll.unregister(descriptor)
+        unwatch(self._cycle.epoll, self._doorkeeper, self._doors)
         close_doors(self._doors, linger_ms=LINGER_MS)
         self._doorkeeper.close()
         self._context.term()

@@ -134,8 +134,9 @@ def confluent_out(address: str, topic: str, records: int, _value: bytes) -> dict
             "bootstrap.servers": address,
             "group.id": "none",
             "enable.auto.commit": False,
-            # By default it fetches nothing for a second when it is 100,000 records ahead.
+            # By default it fetches nothing for a second when it is 100,000 records or 64 MB ahead.
             "queued.min.messages": 1_000_000,
+            "queued.max.messages.kbytes": 1_000_000,
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])

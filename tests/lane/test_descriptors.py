@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 import pytest
 
-from appliance.lane.closing import QUEUED_MAX, ClosingSockets
+from appliance.lane.closing import QUEUED_MAX, WAITING_MAX, ClosingSockets
 from appliance_client import shared_memory as shm
 from tests.lane.lane_client import LaneClient
 from tests.support.broker import Appliance
@@ -34,7 +34,9 @@ HELLO: Final = shm.HELLO.pack(shm.MAGIC, shm.VERSION, 0, -1)
 def slow_to_close() -> Iterator[int]:
     """Yield the descriptor of a socket that nobody else has, and whose close waits for `LINGER_S` or for our end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         near = socket.create_connection(server.getsockname())
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         far, _ = server.accept()
     near.setblocking(False)
     with suppress(BlockingIOError):
@@ -100,7 +102,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     )
     appliance.start(180)
     try:
+        before = appliance.processes()
         yield appliance
+        assert appliance.processes() == before
         assert "Traceback" not in appliance.output()
     finally:
         appliance.stop()
@@ -186,6 +190,25 @@ def test_a_lane_counts_until_what_its_client_sent_is_closed(
         assert_nobody_noticed(broker, others)
         with pytest.raises((shm.LaneEndedError, ConnectionError)):
             LaneClient(broker.data_dir)
+    lane_when_there_is_room(broker.data_dir).close()
+
+
+def test_the_door_is_left_alone_while_it_has_too_many_sockets_to_close(
+    broker: Appliance, others: list[WireSocket]
+) -> None:
+    acceptor = next(psutil.Process(row.pid) for row in broker.processes() if row.role.startswith("acceptor"))
+    with ExitStack() as stack:
+        for _ in range(LANES_MAX):
+            stack.enter_context(lane_when_there_is_room(broker.data_dir))
+        before = acceptor.num_fds()
+        with nobody_reads(broker):
+            for _ in range(WAITING_MAX + 20):
+                sock = stack.enter_context(door(broker.data_dir))
+                send_away(sock, b"x", stack.enter_context(slow_to_close()))
+        # The kernel has taken the descriptor of the one that is being closed.
+        wait_until(lambda: acceptor.num_fds() >= before + WAITING_MAX - 1, "they were refused")
+        assert_nobody_noticed(broker, others)
+        assert acceptor.num_fds() < before + WAITING_MAX + 10
     lane_when_there_is_room(broker.data_dir).close()
 
 

@@ -185,9 +185,8 @@ def test_a_segment_that_is_cut_while_it_is_sent_ends_its_lane_only(broker: Appli
     with LaneClient(broker.data_dir) as other, LaneClient(broker.data_dir) as client:
         for number in range(30):
             assert error_of(other.ask(produce(topic, b"c" * 100_000, correlation_id=number)), topic) == 0
-        client.send(
-            fetch(topic, 0)
-        )  # more than the area of answers takes: the rest is sent while the client reads
+        # More than the area of answers takes: the rest is sent while the client reads.
+        client.send(fetch(topic, 0))
         wait_until(lambda: client.lane.words[shm.WANTS_ROOM] == 1, "the area is full")
         os.truncate(max(broker.data_dir.glob(f"slot-0/{topic}-0/*.log")), 1_000)
         with pytest.raises(ConnectionError):

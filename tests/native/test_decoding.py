@@ -9,6 +9,7 @@ import pytest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.record import Record, encode_record, frame_batch
+from appliance_client import Consumer
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OffsetOutOfRangeError, RecordDeserializationError
 from appliance_client.fetching import Fetching
@@ -92,6 +93,20 @@ def test_records_before_one_that_the_applications_deserializer_refuses_are_hande
     while len(found) < 5:
         found += values(fetching, most)
     assert found == [1, 2, 3, 5, 6]
+
+
+def test_a_record_that_is_refused_can_be_kept_as_a_dead_letter() -> None:
+    data = batch_of(0, b"one")
+    with Consumer(
+        bootstrap_servers="localhost:1", group_id="g", retry_topics=True, value_deserializer=int
+    ) as consumer:
+        consumer.assign([PLACE])
+        reading = consumer._consumer.fetching.readings[PLACE]
+        reading.seek(0)
+        reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+        with pytest.raises(RecordDeserializationError) as raised:
+            consumer.poll(100)
+        assert raised.value.record.source is consumer._handing_back
 
 
 def test_a_key_that_is_refused_behind_a_value_that_is_comes_second() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from collections import deque
 from typing import Any
 
@@ -17,6 +19,7 @@ from appliance.protocol.apis.metadata import (
 from appliance.protocol.apis.sync_group import SyncGroupResponse
 from appliance.protocol.errors import ErrorCode
 from appliance_client.assignors import Subscription, encode_subscription
+from appliance_client.connection import Connection
 from appliance_client.consumer_core import ConsumerCore
 from appliance_client.errors import ClientError
 from appliance_client.options import ConsumerOptions, ProducerOptions, options_of
@@ -159,3 +162,51 @@ def test_an_assignment_that_does_not_parse_is_an_error_of_poll() -> None:
     made.pass_s(1)
     assert "does not parse" in str(told(consumer))
     assert TOPIC_ID in made.core.metadata.names
+
+
+# ── mutated answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Lying(ScriptedCluster):
+    """One answer in six is not what it was."""
+
+    dice: random.Random
+
+    def _answer(self, connection: Connection, frame: memoryview) -> bytes:
+        honest = super()._answer(connection, frame)
+        return honest if not honest or self.dice.random() > 1 / 6 else mutated(honest, self.dice)
+
+
+def mutated(answer: bytes, dice: random.Random) -> bytes:
+    """The size in front is always right: a wrong one ends the connection, as `test_connections` shows."""
+    body = bytearray(answer)
+    at = dice.randrange(8, len(body))
+    kind = dice.randrange(5)
+    if kind == 0:
+        del body[dice.randrange(8, len(body) + 1) :]
+    elif kind == 1:
+        body[at] = dice.randrange(256)
+    elif kind == 2:
+        body[at : at + 4] = dice.choice([b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\x80\0\0\0"])
+    elif kind == 3:
+        body[at:at] = dice.randbytes(dice.randrange(1, 9))
+    else:
+        del body[8:]
+    return (len(body) - 4).to_bytes(4, "big") + bytes(body[4:])
+
+
+def test_no_answer_of_a_broker_ends_the_clients_thread_or_a_task_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for seed in range(150):
+        made = Lying(options_of(ProducerOptions, None, {"linger_ms": 0, "request_timeout_ms": 500}))
+        made.dice = random.Random(seed)
+        futures = [made.send(b"%d" % number, number % 3) for number in range(6)]
+        made.pass_s(5)
+        made.dice = random.Random(0)
+        made.dice.random = lambda: 1.0  # type: ignore[method-assign]
+        made.pass_s(200)
+        assert all(each.done() for each in futures), (
+            f"seed {seed}: it goes on when the broker is honest again"
+        )
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

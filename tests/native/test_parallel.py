@@ -25,7 +25,7 @@ from appliance_client import (
     TopicPartition,
     aio,
 )
-from appliance_client.errors import OptionError, ProcessingError
+from appliance_client.errors import OptionError, ProcessingError, RecordDeserializationError
 from tests.support.broker import Appliance
 from tests.support.judge import QUICK_GROUPS
 
@@ -281,6 +281,57 @@ async def process_with_tasks(address: str, topic: str, seen: Seen) -> None:
                 await asyncio.sleep(0.02)
             parallel.stop()
             await run
+
+
+def refuses_13(value: bytes) -> int:
+    if value == b"13":
+        raise ValueError("unlucky")
+    return int(value)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_record_that_the_deserializer_refuses_has_failed_and_the_others_are_processed(
+    address: str, topic: str, is_async: bool
+) -> None:
+    seen: list[Any] = []
+    failed: list[tuple[Any, int, type[Exception]]] = []
+    given = options(address, topic, value_deserializer=refuses_13)
+
+    def fails(record: ConsumerRecord, error: Exception) -> None:
+        failed.append((record.value, record.partition, type(error)))
+
+    async def play() -> None:
+        async def process(record: ConsumerRecord) -> None:
+            seen.append(record.value)
+
+        async def on_failure(record: ConsumerRecord, error: Exception) -> None:
+            fails(record, error)
+
+        async with aio.Consumer(**given) as consumer:
+            parallel = aio.ParallelConsumer(consumer, [topic], process, on_failure=on_failure)
+            run = asyncio.create_task(parallel.run())
+            while len(seen) < RECORDS - 1:
+                await asyncio.sleep(0.02)
+            parallel.stop()
+            await run
+
+    if is_async:
+        asyncio.run(asyncio.wait_for(play(), PATIENCE_S))
+    else:
+        with Consumer(**given) as consumer:
+            parallel = ParallelConsumer(
+                consumer, [topic], lambda record: seen.append(record.value), on_failure=fails
+            )
+            running = threading.Thread(target=parallel.run)
+            running.start()
+            until = time.monotonic() + PATIENCE_S
+            while len(seen) < RECORDS - 1 and time.monotonic() < until:
+                time.sleep(0.02)
+            parallel.stop()
+            running.join()
+    assert sorted(seen) == [number for number in range(RECORDS) if number != 13]
+    assert failed == [(b"13", 1, RecordDeserializationError)]
+    assert committed(address, topic) == RECORDS
 
 
 def test_with_asyncio_a_full_window_goes_on_as_soon_as_there_is_room(address: str, topic: str) -> None:

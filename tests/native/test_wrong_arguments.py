@@ -8,6 +8,7 @@ import gc
 import pickle
 import re
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ from appliance_client.errors import (
 )
 from appliance_client.network import Leader, Topic
 from appliance_client.options import INT64_MAX
+from appliance_client.scheduling import Outcome
 from appliance_client.wire import TopicKey
 
 NOWHERE = "127.0.0.1:1"
@@ -111,11 +113,19 @@ def test_a_consumer_that_cannot_subscribe_when_it_is_made_leaves_nothing_behind(
 # ── producers ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def know(producer: Producer, topic: str) -> None:
+    """Have a topic of one partition known."""
+    metadata = producer._core.metadata
+    metadata.topics[topic] = Topic(TopicKey(topic, None), [Leader(1, 0)])
+    metadata.updated().resolve(None)
+    metadata._fresh = Outcome()
+
+
 @pytest.fixture
 def producer() -> Iterator[Producer]:
     """One that knows a topic of one partition, and reaches no broker."""
     made = Producer(bootstrap_servers=NOWHERE, buffer_memory=1_100_000, linger_ms=0)
-    made._core.metadata.topics["topic"] = Topic(TopicKey("topic", None), [Leader(1, 0)])
+    know(made, "topic")
     yield made
     made.close(0)
 
@@ -152,6 +162,19 @@ def test_a_callback_that_finds_the_buffer_full_is_told_at_once(producer: Produce
     assert tried.wait(10)
     assert [type(each) for each in heard] == [BufferFullError]
     assert "a callback must not wait" in str(heard[0])
+
+
+def test_max_block_ms_counts_once_for_metadata_and_for_room() -> None:
+    producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=1_100_000, max_block_ms=1_000)
+    know(producer, "topic")
+    producer.send("topic", b"x" * 1_000_000)
+    late = threading.Timer(0.9, lambda: producer._io.submit(lambda: know(producer, "late")))
+    late.start()
+    begin = time.monotonic()
+    with pytest.raises(BufferFullError):
+        producer.send("late", b"x" * 1_000_000)
+    assert 1.0 <= time.monotonic() - begin < 1.7
+    producer.close(0)
 
 
 # ── other processes ──────────────────────────────────────────────────────────────────────────────────────

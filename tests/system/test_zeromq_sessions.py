@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 import zmq
 
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support import zeromq_wire as wire
 from tests.support.broker import Appliance
-from tests.support.wire import WireSocket
+from tests.support.wire import WireSocket, free_ports
 from tests.support.zeromq_wire import ZeroMqSession
 from tests.system.raw import MIB, produce, pss_bytes, wait_until
-from tests.system.test_zeromq import Context, Served, fetch_request, is_alive, new_topic
+from tests.system.test_zeromq import Context, Served, api_versions, fetch_request, is_alive, new_topic
 
 TIMEOUT_MS = 1_500
 STOPPED_CLIENTS = 8
+DESCRIPTORS = 800
 WINDOW = 16 * MIB
 
 
@@ -94,3 +98,33 @@ def test_what_a_stopped_client_is_owed_is_freed_with_its_session(served: Served,
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def test_strangers_who_only_connect_do_not_take_every_descriptor(tmp_path: Path, context: Context) -> None:
+    """Nobody knows yet who they are: a key is shown in the handshake, and they say nothing."""
+    port = free_ports(2)
+    listener = f"tcp://127.0.0.1:{port}"
+    appliance = Appliance(
+        tmp_path / "data",
+        settings={"listeners.zeromq": [listener], "zeromq.tcp.insecure": True, "network.processes": 1},
+        wrapper=("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}"),
+        is_forked=False,
+    )
+    appliance.start(180)
+    opened: list[socket.socket] = []
+    try:
+        with ZeroMqSession(context, listener) as session:
+            for each in (port, port + 1):
+                opened += [socket.create_connection(("127.0.0.1", each), 30) for _ in range(DESCRIPTORS // 2)]
+            for role in ("acceptor", "netproc"):
+                (pid,) = appliance.pids(role)
+                assert psutil.Process(pid).num_fds() < DESCRIPTORS // 2
+            assert is_alive(session)
+            with ZeroMqSession(context, listener) as other, WireSocket(appliance.port) as connection:
+                assert is_alive(other)
+                connection.send_frame(api_versions())
+                assert connection.read_frame()
+    finally:
+        for sock in opened:
+            sock.close()
+        appliance.stop()
