@@ -30,7 +30,7 @@ from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Fetching
+from appliance_client.fetching import CHUNKS_MAX, Fetching
 from appliance_client.kernel import partition_of_key
 from appliance_client.options import ConsumerOptions, options_of
 from appliance_client.reading import Chunk, Reading
@@ -319,6 +319,30 @@ def test_a_table_of_what_compresses_well_is_bounded_and_nothing_is_lost(
         calls += 1
     assert found == [*((5 * n + k, bytes([n])) for n in range(20) for k in range(5)), (100, b"l")]
     assert calls >= 40_000_000 // (12 << 20)
+
+
+def test_what_waits_does_not_grow_while_one_chunk_is_many_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch brings another chunk whenever fewer than two wait, also while a table is decoded."""
+    monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 1 << 20)
+    reader, reading = reader_of(b"")
+    reading.chunks.clear()
+    numbers = iter(range(60))
+
+    def fetch() -> None:
+        while len(reading.chunks) < CHUNKS_MAX and (number := next(numbers, None)) is not None:
+            data = b"".join(compressed(5 * number + k, b"x" * 1_500_000) for k in range(5))
+            reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+
+    fetch()
+    found, most = 0, 0
+    while taken := reader.begin(None):
+        fetch()
+        found += reader.table(taken, None, ("value",)).num_rows
+        fetch()
+        most = max(most, len(reading.chunks))
+        assert reading.position == found
+    assert found == 300
+    assert most <= 2 * CHUNKS_MAX
 
 
 @pytest.mark.parametrize("stops", ["bytes", "corrupt"])
