@@ -473,6 +473,20 @@ def test_the_first_wrong_row_is_named(column: str, wrong: Any, says: str, *, is_
     assert told.value.row == 3
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary()])
+@pytest.mark.parametrize("offsets", [[0, 99_000_000, 2], [0, -99_000_000, 2], [0, 3, 2]])
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_offsets_outside_of_a_column_reach_no_memory_of_the_process(
+    column: str, offsets: list[int], kind: Any
+) -> None:
+    number = np.int64 if kind == pa.large_binary() else np.int32
+    buffers = [None, pa.py_buffer(np.array(offsets, number)), pa.py_buffer(b"abc")]
+    broken = pa.Array.from_buffers(kind, 2, buffers)
+    table = pa.table({"key": ["k", "k"], "value": ["v", "v"]} | {column: broken})
+    with pytest.raises(UnfitColumns, match="offsets outside of its data"):
+        encoded(table, 1000)
+
+
 @pytest.mark.parametrize("names", [("value", "name"), ("v", "key"), ("value", "key")])
 def test_a_header_field_that_is_named_value_is_no_name(names: tuple[str, str]) -> None:
     row = [{names[0]: "content", names[1]: "name"}]

@@ -254,9 +254,12 @@ def _fields(array: Any) -> Fields:
     _, offsets, content = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + count + 1]
     lengths = np.diff(bounds)
+    data = _NO_BYTES if content is None or not content.size else np.frombuffer(content, np.uint8)
+    # Arrow checks no table that comes from a file or another process, and the kernels check no bound.
+    if bounds[0] < 0 or bounds[-1] > len(data) or lengths.min() < 0:
+        raise UnfitColumns("a column has offsets outside of its data: see pyarrow's Table.validate")
     if array.null_count:
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    data = _NO_BYTES if content is None or not content.size else np.frombuffer(content, np.uint8)
     return Fields(data, bounds[:-1], lengths)
 
 
