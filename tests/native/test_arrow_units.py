@@ -487,6 +487,15 @@ def test_offsets_outside_of_a_column_reach_no_memory_of_the_process(
         encoded(table, 1000)
 
 
+@pytest.mark.parametrize("offsets", [[0, 1_000_000, 2], [0, -1_000_000, 2]])
+def test_lists_of_headers_outside_of_their_column_reach_no_memory_of_the_process(offsets: list[int]) -> None:
+    entries = pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}], HEADERS.value_type)
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32))]
+    broken = pa.Array.from_buffers(HEADERS, 2, buffers, children=[entries])
+    with pytest.raises(UnfitColumns, match="offsets outside of its data"):
+        encoded(pa.table({"value": ["v", "v"], "headers": broken}), 1000)
+
+
 @pytest.mark.parametrize("names", [("value", "name"), ("v", "key"), ("value", "key")])
 def test_a_header_field_that_is_named_value_is_no_name(names: tuple[str, str]) -> None:
     row = [{names[0]: "content", names[1]: "name"}]
