@@ -182,7 +182,6 @@ LOG_EVENTS: Final = (
     ),
     LogEvent("lane-not-handed-on", "cannot hand over a client of a lane: %s", "reason"),
     LogEvent("connection-not-handed-on", "cannot hand a connection to netproc %s: %s", "peer reason"),
-    LogEvent("lane-not-handed-on", "cannot hand over a client of a lane: %s", "reason"),
     LogEvent("acceptor-message-frames", "invalid message on acceptor.zmq: it does not have two frames"),
     LogEvent("acceptor-message-invalid", "invalid message on acceptor.zmq: %s", "reason"),
     LogEvent("acceptor-message-unexpected", "unexpected message from a network process: %r", "content"),

@@ -11,8 +11,8 @@ from typing import Final
 from appliance_client.options import ConsumerOptions
 
 COLUMNS_PARTITION_BYTES: Final = 4_000_000
-COLUMNS_BYTES: Final = 64_000_000
-"""Of all partitions together, unless what the option says for each is more."""
+COLUMNS_BYTES: Final = 32_000_000
+"""Of all partitions together, unless what the option says for each is more. Twice as much may wait to be decoded."""
 COLUMNS_ANSWER_BYTES: Final = 4_000_000
 
 

@@ -33,7 +33,7 @@ def test_tables_are_fetched_in_larger_pieces_that_stay_bounded_for_many_partitio
     chosen = options()
     assert partition_bytes(chosen, 1, for_columns=False) == MIB
     assert partition_bytes(chosen, 1, for_columns=True) == COLUMNS_PARTITION_BYTES
-    assert 32 * partition_bytes(chosen, 32, for_columns=True) <= COLUMNS_BYTES
+    assert 16 * partition_bytes(chosen, 16, for_columns=True) <= COLUMNS_BYTES
     assert partition_bytes(chosen, 1000, for_columns=True) == MIB
     assert partition_bytes(chosen, 0, for_columns=True) == MIB
 
