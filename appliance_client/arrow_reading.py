@@ -25,7 +25,7 @@ from appliance.protocol.columns.decode import Decoder, Rows, UndecodableBatch, W
 from appliance.protocol.records import batch as b
 from appliance_client.decoding import is_hidden
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Fetching
+from appliance_client.fetching import CHUNKS_MAX, Fetching
 from appliance_client.reading import Chunk, Reading
 from appliance_client.values import TopicPartition
 
@@ -124,11 +124,17 @@ class ColumnsReader:
         left_bytes = TAKEN_BYTES_MAX
         for reading in self._fetching.in_turn():
             position = reading.position
-            while reading.has_records and position is not None and left > 0 and left_bytes > 0:
+            # With more than two, some were put back. Two stay, so that no others are fetched meanwhile: else what waits
+            # would grow with each call.
+            most = (
+                max(1, len(reading.chunks) - CHUNKS_MAX) if len(reading.chunks) > CHUNKS_MAX else CHUNKS_MAX
+            )
+            while reading.has_records and position is not None and left > 0 and left_bytes > 0 and most > 0:
                 found = self._take(reading, position, left)
                 if found is None:
                     break
                 taken.append(found)
+                most -= 1
                 left -= int(found.batches["records"][found.shown].sum())
                 left_bytes -= len(found.data)
                 position = found.next_offset

@@ -235,7 +235,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             yield file
-    except (pa.ArrowException, OSError) as fault:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as fault:  # the last, for names of columns
         raise UnfitFile(f"{path}: {fault}") from None
 
 

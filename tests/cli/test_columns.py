@@ -285,6 +285,14 @@ def test_a_file_that_is_broken_in_the_middle_ends_the_command(
     assert written(bootstrap, topic, tmp_path / "out", columns=["offset"]).num_rows == found.rows
 
 
+def test_names_of_columns_that_are_no_text_are_told(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"value": ["x"], "strange": ["y"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"strange", b"str\xffnge"))
+    with pytest.raises(UnfitFile, match=r"in\.parquet: .*can't decode byte 0xff"):
+        sent(bootstrap, topic, path)
+
+
 def test_records_that_the_broker_refuses_are_counted(bootstrap: str, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "large.parquet"
     pq.write_table(pa.table({"value": ["a", "b" * 2_000_000, "c"]}), path)

@@ -30,7 +30,7 @@ from appliance_client.arrow_batches import ColumnsFuture
 from appliance_client.arrow_reading import ColumnsReader
 from appliance_client.core import Core
 from appliance_client.errors import CorruptRecordsError, OptionError
-from appliance_client.fetching import Fetching
+from appliance_client.fetching import CHUNKS_MAX, Fetching
 from appliance_client.kernel import partition_of_key
 from appliance_client.options import ConsumerOptions, options_of
 from appliance_client.reading import Chunk, Reading
@@ -321,6 +321,30 @@ def test_a_table_of_what_compresses_well_is_bounded_and_nothing_is_lost(
     assert calls >= 40_000_000 // (12 << 20)
 
 
+def test_what_waits_does_not_grow_while_one_chunk_is_many_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch brings another chunk whenever fewer than two wait, also while a table is decoded."""
+    monkeypatch.setattr(arrow_reading, "DECODED_BYTES_MAX", 1 << 20)
+    reader, reading = reader_of(b"")
+    reading.chunks.clear()
+    numbers = iter(range(60))
+
+    def fetch() -> None:
+        while len(reading.chunks) < CHUNKS_MAX and (number := next(numbers, None)) is not None:
+            data = b"".join(compressed(5 * number + k, b"x" * 1_500_000) for k in range(5))
+            reading.chunks.append(Chunk(memoryview(data), len(data), ()))
+
+    fetch()
+    found, most = 0, 0
+    while taken := reader.begin(None):
+        fetch()
+        found += reader.table(taken, None, ("value",)).num_rows
+        fetch()
+        most = max(most, len(reading.chunks))
+        assert reading.position == found
+    assert found == 300
+    assert most <= 2 * CHUNKS_MAX
+
+
 @pytest.mark.parametrize("stops", ["bytes", "corrupt"])
 def test_what_is_cut_off_among_transactions_keeps_its_state(
     stops: str, monkeypatch: pytest.MonkeyPatch
@@ -447,6 +471,29 @@ def test_the_first_wrong_row_is_named(column: str, wrong: Any, says: str, *, is_
     with pytest.raises(UnfitColumns, match=f"^row 3: {column}: column '{column}' has {says}") as told:
         encoded(table, 1000, piece_bytes=1 if is_chunked else 1 << 20)
     assert told.value.row == 3
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary()])
+@pytest.mark.parametrize("offsets", [[0, 99_000_000, 2], [0, -99_000_000, 2], [0, 3, 2]])
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_offsets_outside_of_a_column_reach_no_memory_of_the_process(
+    column: str, offsets: list[int], kind: Any
+) -> None:
+    number = np.int64 if kind == pa.large_binary() else np.int32
+    buffers = [None, pa.py_buffer(np.array(offsets, number)), pa.py_buffer(b"abc")]
+    broken = pa.Array.from_buffers(kind, 2, buffers)
+    table = pa.table({"key": ["k", "k"], "value": ["v", "v"]} | {column: broken})
+    with pytest.raises(UnfitColumns, match="offsets outside of its data"):
+        encoded(table, 1000)
+
+
+@pytest.mark.parametrize("offsets", [[0, 1_000_000, 2], [0, -1_000_000, 2]])
+def test_lists_of_headers_outside_of_their_column_reach_no_memory_of_the_process(offsets: list[int]) -> None:
+    entries = pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}], HEADERS.value_type)
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32))]
+    broken = pa.Array.from_buffers(HEADERS, 2, buffers, children=[entries])
+    with pytest.raises(UnfitColumns, match="offsets outside of its data"):
+        encoded(pa.table({"value": ["v", "v"], "headers": broken}), 1000)
 
 
 @pytest.mark.parametrize("names", [("value", "name"), ("v", "key"), ("value", "key")])

@@ -39,6 +39,7 @@ _SECONDS_MAX: Final = ((1 << 63) - 1) // 1000
 
 _Longs = npt.NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
+_BROKEN: Final = "a column has offsets outside of its data: see pyarrow's Table.validate"
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
@@ -254,9 +255,12 @@ def _fields(array: Any) -> Fields:
     _, offsets, content = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + count + 1]
     lengths = np.diff(bounds)
+    data = _NO_BYTES if content is None or not content.size else np.frombuffer(content, np.uint8)
+    # Arrow checks no table that comes from a file or another process, and the kernels check no bound.
+    if bounds[0] < 0 or bounds[-1] > len(data) or lengths.min() < 0:
+        raise UnfitColumns(_BROKEN)
     if array.null_count:
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    data = _NO_BYTES if content is None or not content.size else np.frombuffer(content, np.uint8)
     return Fields(data, bounds[:-1], lengths)
 
 
@@ -300,6 +304,8 @@ def _headers(column: Any, name: str) -> tuple[_Longs, Fields, Fields]:
     if counts:
         np.cumsum(np.concatenate(counts), out=firsts[1:])
     found = _fields(pa.concat_arrays(names)) if names else NO_FIELDS
+    if firsts[-1] != len(found.lengths) or np.diff(firsts).min(initial=0) < 0:
+        raise UnfitColumns(_BROKEN)
     if (found.lengths < 0).any():
         entry = int(np.flatnonzero(found.lengths < 0)[0])
         is_null = pa.concat_arrays(nulls)[entry].as_py()
