@@ -1,8 +1,9 @@
 """Take the pages of lanes that have ended back.
 
 The kernel frees a memory when the last process lets go of it, and a client may keep its descriptor. So without this a
-client could make the appliance fill one memory after the other. A client that has closed its socket loses the pages at
-once. Any other client may still read its last answers, so it loses them after `GRACE_MS`. The page of the words and the
+client could make the appliance fill one memory after the other. A client that has closed its socket, or has read all
+its answers, loses the pages at once. Any other client may still read its last answers, so it loses them after
+`GRACE_MS`. The page of the words and the
 rings stays, so that a client that comes later finds no cursor that moved.
 
 A thread does it, because the client can make it wait (`fallocate` holds the same lock).
@@ -54,10 +55,10 @@ class EndedMemories:
             self._waiting -= 1
         return self._waiting >= self._most
 
-    def add(self, memory: mmap.mmap, *, is_client_gone: bool) -> None:
+    def add(self, memory: mmap.mmap, *, at_once: bool) -> None:
         """Free a memory, which nothing uses any more."""
         self._waiting += 1
-        if is_client_gone:
+        if at_once:
             self._free(memory)
         else:
             self._timers.after_ms(GRACE_MS, lambda: self._free(memory))

@@ -318,8 +318,9 @@ class Lanes:
         self._owed_bytes -= session.owed_bytes
         session.abandon()
         self._host.end_requests(session)
+        has_read_all = session.words[lay.ANSWER_HEAD] == session.answer_tail
         session.let_go()
-        self._ended.add(session.memory, is_client_gone=session.hung_up)
+        self._ended.add(session.memory, at_once=session.hung_up or has_read_all)
         self._close(session.sock)
 
     def _close(self, sock: socket.SocketType) -> None:

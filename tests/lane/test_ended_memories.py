@@ -54,11 +54,11 @@ def test_no_more_than_the_bound_wait_and_a_client_that_is_there_has_its_grace() 
     timers = Timers(lambda: now_ns[0])
     ended = EndedMemories(timers, start=4096, most=2)
     kept, gone = made(1 << 20), made(1 << 20)
-    ended.add(kept[0], is_client_gone=False)
-    ended.add(gone[0], is_client_gone=True)
+    ended.add(kept[0], at_once=False)
+    ended.add(gone[0], at_once=True)
     wait_until(lambda: used_bytes(gone[1]) == 4096, "the memory of a client that is gone is free")
     wait_until(lambda: not ended.is_full, "it waits no longer")
-    ended.add(made(4096)[0], is_client_gone=False)
+    ended.add(made(4096)[0], at_once=False)
     assert ended.is_full
     assert used_bytes(kept[1]) == 1 << 20
     timers.run_due(GRACE_MS * 1_000_000)
@@ -70,7 +70,7 @@ def test_a_view_that_is_left_keeps_no_page() -> None:
     memory, descriptor = made(1 << 20)
     view = memoryview(memory)[100:200]
     ended = EndedMemories(Timers(), start=4096, most=1)
-    ended.add(memory, is_client_gone=True)
+    ended.add(memory, at_once=True)
     wait_until(lambda: not ended.is_full, "it is done")
     assert used_bytes(descriptor) == 4096
     view.release()
@@ -127,6 +127,14 @@ def test_clients_that_keep_one_memory_after_the_other_keep_nothing(broker: Appli
     assert len(lanes_bytes()) == len(kept)
     for client in kept:
         client.close()
+
+
+def test_a_client_that_has_read_all_answers_keeps_nothing(broker: Appliance) -> None:
+    with lane(broker) as client:
+        client.ask(fetch(TOPIC, 0))
+        client.raw_slot(0, 0)
+        assert client.is_ended()
+        wait_until(lambda: lanes_bytes()[0] <= KEPT_BYTES, "the memory is free", timeout_s=GRACE_MS / 2_000)
 
 
 def test_a_client_whose_lane_was_ended_reads_its_answers_and_keeps_nothing(broker: Appliance) -> None:
