@@ -17,6 +17,7 @@ from appliance_client.errors import ClientError
 from appliance_client.parallel import ParallelConsumer
 from appliance_client.producer import Producer, ProducerRecord
 from appliance_client.values import (
+    MAX_TIMESTAMP,
     ConsumerRecord,
     GroupMetadata,
     OffsetAndMetadata,
@@ -26,6 +27,7 @@ from appliance_client.values import (
 )
 
 __all__ = [
+    "MAX_TIMESTAMP",
     "Admin",
     "ClientError",
     "Consumer",

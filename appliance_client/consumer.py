@@ -405,7 +405,10 @@ class Consumer(NotCopied):
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms since 1970); None where there is none."""
+        """The first record at or after each time (ms since 1970); None where there is none.
+
+        With MAX_TIMESTAMP instead of a time: the record with the largest time.
+        """
         found = self._list({place_of(place): time_of(at) for place, at in times_ms.items()})
         return {place: None if each.offset < 0 else each for place, each in found.items()}
 

@@ -109,17 +109,21 @@ def offset_of(given: int | OffsetAndMetadata) -> OffsetAndMetadata:
     return whole._replace(offset=offset, metadata=note)
 
 
+MAX_TIMESTAMP: Final = -3
+"""In the place of a time: the record with the largest one."""
+
+
 def time_of(given: int) -> int:
-    """A time to look up, in milliseconds since 1970.
+    """A time to look up, in milliseconds since 1970, or MAX_TIMESTAMP.
 
     Raises:
-        OptionError: it is negative, by which Kafka means other things, or no whole number of 64 bits.
+        OptionError: it is another negative number, or no whole number of 64 bits.
     """
     try:
         time_ms = index(given)
     except TypeError:
         time_ms = -1
-    if not 0 <= time_ms < 1 << 63:
+    if not 0 <= time_ms < 1 << 63 and time_ms != MAX_TIMESTAMP:
         raise OptionError(f"no time: {given!r}; give milliseconds since 1970, a whole number from 0 on")
     return time_ms
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from appliance.protocol.apis.list_offsets import MAX_TIMESTAMP
-from appliance_client import Admin, ClientError, Consumer, Producer, TopicPartition
+from appliance_client import MAX_TIMESTAMP, Admin, ClientError, Consumer, Producer, TopicPartition
 from tests.clients.client import Client, Cluster, Position, Received, Record, RefusedError
 from tests.support.judge import REPLICAS
 
