@@ -3,8 +3,7 @@
 The kernel frees a memory when the last process lets go of it, and a client may keep its descriptor. So without this a
 client could make the appliance fill one memory after the other. A client that has closed its socket, or has read all
 its answers, loses the pages at once. Any other client may still read its last answers, so it loses them after
-`GRACE_MS`. The page of the words and the
-rings stays, so that a client that comes later finds no cursor that moved.
+`GRACE_MS`. The page of the words and the rings stays, so that a client that comes later finds no cursor that moved.
 
 A thread does it, because the client can make it wait (`fallocate` holds the same lock).
 """
@@ -23,9 +22,8 @@ from appliance.ipc.agent import Timers
 
 GRACE_MS: Final = 5_000
 
-_LIBC: Final[Any] = ctypes.CDLL(
-    None
-)  # unlike mmap.madvise, a call by ctypes does not hold the interpreter up
+# Unlike mmap.madvise, a call by ctypes does not hold the interpreter up.
+_LIBC: Final[Any] = ctypes.CDLL(None)
 _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
