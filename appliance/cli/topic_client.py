@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from appliance.cli.client import admin_client, answer_of, asked, consumer, producer, refusal
 from appliance.cli.cluster_view import IDS_VERSION, METADATA_VERSION, first_that_answers
 from appliance.cli.connecting import REQUEST_TIMEOUT_S, BrokerError
 from appliance.cli.group_lag import earliest, latest, offsets_at, since
+from appliance.cli.record_format import UNREADABLE, header_list
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.metadata import MetadataRequest
@@ -198,8 +199,7 @@ def topic_configs(client: AdminClient, topics: Iterable[str]) -> dict[str, dict[
 
 
 def _placed(message: Message) -> PlacedRecord:
-    headers: Any = message.headers()
-    record = Record(message.value(), message.key(), tuple(headers or ()), message.timestamp()[1])
+    record = Record(message.value(), message.key(), tuple(header_list(message)), message.timestamp()[1])
     return PlacedRecord(message.topic() or "", message.partition() or 0, message.offset() or 0, record)
 
 
@@ -249,7 +249,17 @@ class ClientWriter:
         *,
         partition: int = -1,
     ) -> None:
-        """Send a record; `finish` says whether it is there."""
+        """Send a record; `finish` says whether it is there.
+
+        Raises:
+            BrokerError: it was read with headers that cannot be written as they were.
+        """
+        written = list[tuple[str, str | bytes | None]](headers)
+        if (UNREADABLE, None) in written:
+            raise BrokerError(
+                f"a record cannot be copied to {topic}: the name of one of its headers is no UTF-8, which this command "
+                "cannot write"
+            )
         while True:
             try:
                 self._client.produce(
@@ -258,7 +268,7 @@ class ClientWriter:
                     key,
                     partition,
                     on_delivery=self._delivered,
-                    headers=list[tuple[str, str | bytes | None]](headers),
+                    headers=written,
                 )
             except BufferError:
                 self._client.poll(POLL_S)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from appliance.cli.columns import COLUMNS, Sent, _rows_at_once, send_parquet, wr
 from appliance.cli.connecting import BrokerError
 from appliance.cli.output_file import UnfitFile
 from appliance.cli.positions import parse_place
+from appliance.cli.topic_client import ClientReader, ClientWriter
 from appliance_client import Admin, Producer
 from tests.cli.command import Outcome, appliance
 from tests.support.judge import running_broker
@@ -361,6 +363,13 @@ def test_a_header_name_that_is_no_text_does_not_end_the_output(bootstrap: str, t
     told = consume(bootstrap, topic, "--to", "json").succeeded().text.splitlines()
     rows = [json.loads(line) for line in told]
     assert [(row["value"], row["headers"]) for row in rows] == [("x", [["\ufffd", None]]), ("y", [])]
+    # So do the commands that show and move dead letters, which move none whose headers they cannot read.
+    with closing(ClientReader(bootstrap)) as reader:
+        found = [each.record for each in reader.records({(topic, 0): 0}, {(topic, 0): 2})]
+    assert [each.headers for each in found] == [(("\ufffd", None),), ()]
+    writer = ClientWriter(bootstrap)
+    with pytest.raises(BrokerError, match=f"cannot be copied to {topic}"):
+        writer.send(topic, found[0].value, found[0].key, found[0].headers)
 
 
 def test_bytes_that_are_no_text_are_told_and_leave_no_file(
