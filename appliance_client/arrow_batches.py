@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, Codec, decompress
@@ -18,6 +18,8 @@ from appliance_client.kernel import Unsent, decode_records
 from appliance_client.values import RecordMetadata, TopicPartition
 
 logger = logging.getLogger("appliance_client")
+
+_BATCHES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Delivered:
     base_offset: int
     count: int
     batches: tuple[tuple[int, int], ...]
+
+    def __repr__(self) -> str:
+        shown = self.batches
+        some = repr(shown) if len(shown) <= _BATCHES_SHOWN else f"{len(shown)} of them"
+        return f"Delivered(base_offset={self.base_offset}, count={self.count}, batches={some})"
 
 
 class ColumnsFuture:
