@@ -14,7 +14,7 @@ from appliance.protocol.records.errors import InvalidRecords
 from appliance_client.errors import IllegalStateError
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
+    from mypy_extensions import i64, u8
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -37,20 +37,33 @@ class Unsent:
 
 
 def _put_varint(out: BytesWriter, value: i64) -> None:
+    # `append` takes a u8 without making an object, and mypyc makes an int a u8, but no i64.
+    byte: u8
+    low: int
     bits: i64 = (value << 1) ^ (value >> 63)
     if bits >= 0:
         while bits > 0x7F:
-            out.append(bits & 0x7F | 0x80)
+            low = bits & 0x7F | 0x80
+            byte = low
+            out.append(byte)
             bits >>= 7
-        out.append(bits)
+        low = bits
+        byte = low
+        out.append(byte)
         return
     # The highest bit is set: the shift must not drag it along.
-    out.append(bits & 0x7F | 0x80)
+    low = bits & 0x7F | 0x80
+    byte = low
+    out.append(byte)
     bits = (bits >> 7) & 0x01FF_FFFF_FFFF_FFFF
     while bits > 0x7F:
-        out.append(bits & 0x7F | 0x80)
+        low = bits & 0x7F | 0x80
+        byte = low
+        out.append(byte)
         bits >>= 7
-    out.append(bits)
+    low = bits
+    byte = low
+    out.append(byte)
 
 
 def _varint_bytes(value: i64) -> i64:
@@ -93,7 +106,8 @@ def encode_records(records: Unsent) -> bytes:
             tail = b"\0"
             length += 1
         _put_varint(out, length)
-        out.append(0)
+        zero: u8 = 0
+        out.append(zero)
         _put_varint(out, delta)
         _put_varint(out, index)
         _put_varint(out, key_bytes)
