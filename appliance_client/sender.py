@@ -26,7 +26,6 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.node_endpoint import NodeEndpoint
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec, compress
-from appliance.protocol.records.record import frame_batch
 from appliance_client.accumulator import NO_SEQUENCE, Accumulator, Batch, PartitionQueue
 from appliance_client.arrow_batches import framed_in_place, split_encoded
 from appliance_client.connection import Connection, body_cursor
@@ -47,6 +46,7 @@ from appliance_client.wire import (
     PRODUCE_BY_ID,
     ProduceAnswer,
     TopicKey,
+    batch_header,
     parse_produce_answer,
     produce_request,
 )
@@ -566,18 +566,20 @@ def _settled(batch: Batch) -> bool:
     return all(_settled(part) for _, part in batch.parts) if batch.parts else batch.done
 
 
-def _framed(batch: Batch, codec: Codec, flags: int) -> b.Buffer:
-    times_ms = batch.records.times_ms
+def _framed(batch: Batch, codec: Codec, flags: int) -> tuple[b.Buffer, ...]:
+    """The batch in pieces: its records are not copied behind its header."""
     if batch.room is not None:
-        return framed_in_place(batch, flags)
+        return (framed_in_place(batch, flags),)
     assert batch.payload is not None
-    return frame_batch(
+    times_ms = batch.records.times_ms
+    header = batch_header(
         batch.payload,
         count=batch.count,
         attributes=int(codec) | flags,
-        base_timestamp_ms=times_ms[0],
-        max_timestamp_ms=max(times_ms),
+        first_ms=times_ms[0],
+        max_ms=max(times_ms),
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
-        base_sequence=batch.sequence,
+        sequence=batch.sequence,
     )
+    return header, batch.payload

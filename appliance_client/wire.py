@@ -26,7 +26,9 @@ from appliance.protocol.primitives import (
     uuid_bytes,
     uvarint_bytes,
 )
+from appliance.protocol.records import batch as b
 from appliance.protocol.records.batch import Buffer
+from appliance.protocol.records.crc32c import checksum
 
 PRODUCE_FLEXIBLE: Final = ApiKey.PRODUCE.first_flexible
 PRODUCE_BY_ID: Final = 13
@@ -107,6 +109,41 @@ def request_start(api: ApiKey, version: int, correlation_id: int, client_id: byt
     return out
 
 
+def batch_header(
+    payload: Buffer,
+    *,
+    count: int,
+    attributes: int,
+    first_ms: int,
+    max_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    sequence: int,
+) -> bytearray:
+    """The header of a batch whose encoded records are `payload`, which is not copied. Times are of its records."""
+    header = bytearray(b.HEADER_BYTES)
+    b.HEADER.pack_into(
+        header,
+        0,
+        0,
+        b.HEADER_BYTES + len(payload) - b.LOG_OVERHEAD,
+        b.NO_LEADER_EPOCH,
+        b.MAGIC_V2,
+        0,
+        attributes,
+        count - 1,
+        first_ms,
+        max_ms,
+        producer_id,
+        producer_epoch,
+        sequence,
+        count,
+    )
+    crc = checksum(payload, checksum(header[b.ATTRIBUTES :]))
+    header[b.CRC : b.ATTRIBUTES] = crc.to_bytes(4, "big")
+    return header
+
+
 def produce_request(
     version: int,
     correlation_id: int,
@@ -115,14 +152,14 @@ def produce_request(
     transactional_id: str | None,
     acks: int,
     timeout_ms: int,
-    batches: Sequence[tuple[TopicKey, int, Buffer]],
+    batches: Sequence[tuple[TopicKey, int, Sequence[Buffer]]],
 ) -> list[Buffer]:
-    """A produce request as buffers. `batches`: topic, partition and encoded batch, those of a topic together."""
+    """A produce request as buffers. `batches`: topic, partition and pieces of a batch, those of a topic together."""
     flexible = version >= PRODUCE_FLEXIBLE
     head = request_start(ApiKey.PRODUCE, version, correlation_id, client_id)
     head += compact_string_bytes(transactional_id) if flexible else string_bytes(transactional_id)
     head += _ACKS_TIMEOUT.pack(acks, timeout_ms)
-    groups: list[tuple[TopicKey, list[tuple[int, Buffer]]]] = []
+    groups: list[tuple[TopicKey, list[tuple[int, Sequence[Buffer]]]]] = []
     for topic, partition, batch in batches:
         if not groups or groups[-1][0] != topic:
             groups.append((topic, []))
@@ -134,11 +171,12 @@ def produce_request(
         out += _topic_bytes(topic, version, PRODUCE_BY_ID, flexible=flexible)
         out += uvarint_bytes(len(parts) + 1) if flexible else INT32.pack(len(parts))
         for partition, batch in parts:
+            size_bytes = sum(map(len, batch))
             if flexible:
-                out += INT32.pack(partition) + uvarint_bytes(len(batch) + 1)
+                out += INT32.pack(partition) + uvarint_bytes(size_bytes + 1)
             else:
-                out += _INDEX_LENGTH.pack(partition, len(batch))
-            pieces += (out, batch)
+                out += _INDEX_LENGTH.pack(partition, size_bytes)
+            pieces += (out, *batch)
             out = bytearray(b"\0" if flexible else b"")
         if flexible:
             out += b"\0"

@@ -11,6 +11,7 @@ from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import decode_records as decode_of_broker
 from appliance.protocol.records.record import frame_batch
 from appliance_client.kernel import Unsent, decode_records, encode_records, murmur2, partition_of_key
+from appliance_client.wire import batch_header
 
 CONTENT = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=10), CONTENT), max_size=3).map(tuple)
@@ -51,6 +52,38 @@ def test_damaged_records_are_refused_and_never_read_past_their_end(
     except (InvalidRecords, UnicodeDecodeError):
         return
     assert len(read) <= 3
+
+
+@given(
+    st.binary(max_size=3_000),
+    st.integers(1, (1 << 31) - 1),
+    st.integers(-1, 1 << 62),
+    st.integers(-1, 1 << 30),
+)
+def test_a_header_beside_its_records_is_that_of_the_broker_s_batch(
+    payload: bytes, count: int, time_ms: int, sequence: int
+) -> None:
+    header = batch_header(
+        payload,
+        count=count,
+        attributes=0x13,
+        first_ms=time_ms,
+        max_ms=time_ms + 5,
+        producer_id=time_ms,
+        producer_epoch=7,
+        sequence=sequence,
+    )
+    batch = frame_batch(
+        payload,
+        count=count,
+        attributes=0x13,
+        base_timestamp_ms=time_ms,
+        max_timestamp_ms=time_ms + 5,
+        producer_id=time_ms,
+        producer_epoch=7,
+        base_sequence=sequence,
+    )
+    assert bytes(header) + payload == batch
 
 
 def test_records_before_the_position_are_stepped_over() -> None:
