@@ -1,7 +1,7 @@
 """Records to bytes and bytes to records: what is done for each record, in one loop for a whole batch.
 
 A record's bytes are drawn in `appliance.protocol.records.record`. Compiled by mypyc (`setup.py` of this
-distribution) a record costs about 0.1 µs to encode; interpreted the result is the same.
+distribution) a record costs about 0.03 µs to encode; interpreted the result is the same.
 """
 
 from __future__ import annotations
