@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, Codec, decompress
-from appliance.protocol.records.crc32c import checksum
 from appliance_client.accumulator import Batch
 from appliance_client.errors import TimedOutError
 from appliance_client.kernel import Unsent, decode_records
 from appliance_client.values import RecordMetadata, TopicPartition
+from appliance_client.wire import batch_header
 
 logger = logging.getLogger("appliance_client")
 
@@ -181,24 +181,16 @@ def framed_in_place(batch: Batch, flags: int) -> b.Buffer:
     """The batch with its header, written into the room in front of its records."""
     room: memoryview = batch.room
     times_ms = batch.records.times_ms
-    b.HEADER.pack_into(
-        room,
-        0,
-        0,
-        len(room) - b.LOG_OVERHEAD,
-        b.NO_LEADER_EPOCH,
-        b.MAGIC_V2,
-        0,
-        flags,
-        batch.count - 1,
-        times_ms[0],
-        times_ms[-1],
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.sequence,
-        batch.count,
+    room[: b.HEADER_BYTES] = batch_header(
+        room[b.HEADER_BYTES :],
+        count=batch.count,
+        attributes=flags,
+        first_ms=times_ms[0],
+        max_ms=times_ms[-1],
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        sequence=batch.sequence,
     )
-    room[b.CRC : b.ATTRIBUTES] = checksum(room[b.ATTRIBUTES :]).to_bytes(4, "big")
     return room
 
 

@@ -22,6 +22,7 @@ import click
 
 from appliance.cli.ended_by_signal import ends_by_signal
 from appliance.errors import OperatorFault
+from appliance.log.checkpoint import sync_directory
 
 STANDARD_OUTPUT: Final = "-"
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -125,7 +126,7 @@ def opened(output: str, *, may_be_terminal: bool = False) -> Iterator[OutputFile
                 sink.keep(None if before is None else stat.S_IMODE(before.st_mode))
             try:
                 unfinished.replace(path)
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
             except OSError as fault:
                 raise _unfit(output, fault) from None
         finally:
@@ -146,14 +147,6 @@ def _closing(output: str, open_it: Callable[[], int]) -> Iterator[OutputFile]:
         # What could not be written is tried once more here: the error was told before.
         with suppress(OSError):
             file.close()
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _unfit(name: str, fault: OSError) -> UnfitFile:
