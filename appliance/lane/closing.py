@@ -13,11 +13,10 @@ Linux can refuse descriptors for a socket only since version 6.16 (SO_PASSRIGHTS
 from __future__ import annotations
 
 import socket
-import threading
-from collections import deque
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Final
+
+from appliance.lane.aside import Aside
 
 QUEUED_MAX: Final = 64
 """So many unread messages are looked at. A socket with more of them is left to the thread."""
@@ -44,9 +43,7 @@ class ClosingSockets:
     def __init__(self) -> None:
         self.waiting = 0
         """How many sockets the thread has not closed, as far as `take_closed` knows."""
-        self._queue: SimpleQueue[socket.SocketType] = SimpleQueue()
-        self._closed: deque[None] = deque()
-        self._thread: threading.Thread | None = None
+        self._aside = Aside("closing", _close)
 
     @property
     def is_full(self) -> bool:
@@ -60,29 +57,19 @@ class ClosingSockets:
             sock.close()
             return True
         self.waiting += 1
-        self._queue.put(sock)
-        if self._thread is None:
-            # A daemon, because the end of the process must not wait for it. Then the kernel does not wait either.
-            thread = threading.Thread(target=self._run, name="closing", daemon=True)
-            with suppress(RuntimeError):  # the host has no thread left: the next call tries again
-                thread.start()
-                self._thread = thread
+        self._aside.put(sock)
         return False
 
     def take_closed(self) -> int:
         """Return how many sockets the thread has closed since the last call."""
-        count = len(self._closed)
-        for _ in range(count):
-            self._closed.popleft()
+        count = self._aside.take_done()
         self.waiting -= count
         return count
 
-    def _run(self) -> None:
-        while True:
-            sock = self._queue.get()
-            with suppress(OSError):
-                sock.close()
-            self._closed.append(None)
+
+def _close(sock: socket.SocketType) -> None:
+    with suppress(OSError):
+        sock.close()
 
 
 def _has_no_descriptors(sock: socket.SocketType) -> bool:

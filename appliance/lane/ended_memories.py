@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
-from collections import deque
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, Final
 
 from appliance.ipc.agent import Timers
+from appliance.lane.aside import Aside
 
 GRACE_MS: Final = 5_000
 
@@ -41,43 +39,27 @@ class EndedMemories:
         self._start = start
         self._most = most
         self._waiting = 0
-        self._queue: SimpleQueue[mmap.mmap] = SimpleQueue()
-        self._freed: deque[None] = deque()
-        self._thread: threading.Thread | None = None
+        self._aside = Aside("memories", self._free)
 
     @property
     def is_full(self) -> bool:
         """Whether `most` memories wait, so that there should be no other lane for now."""
-        for _ in range(len(self._freed)):
-            self._freed.popleft()
-            self._waiting -= 1
+        self._waiting -= self._aside.take_done()
         return self._waiting >= self._most
 
     def add(self, memory: mmap.mmap, *, at_once: bool) -> None:
         """Free a memory, which nothing uses any more."""
         self._waiting += 1
         if at_once:
-            self._free(memory)
+            self._aside.put(memory)
         else:
-            self._timers.after_ms(GRACE_MS, lambda: self._free(memory))
+            self._timers.after_ms(GRACE_MS, lambda: self._aside.put(memory))
 
     def _free(self, memory: mmap.mmap) -> None:
-        self._queue.put(memory)
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="memories", daemon=True)
-            with suppress(RuntimeError):  # the host has no thread left: the next call tries again
-                thread.start()
-                self._thread = thread
-
-    def _run(self) -> None:
-        while True:
-            memory = self._queue.get()
-            take_pages(memory, self._start)
-            with suppress(BufferError):
-                # In pure Python the traceback of an error that ended the lane can have a part of it.
-                memory.close()
-            del memory
-            self._freed.append(None)
+        take_pages(memory, self._start)
+        with suppress(BufferError):
+            # In pure Python the traceback of an error that ended the lane can have a part of it.
+            memory.close()
 
 
 def take_pages(memory: mmap.mmap, start: int) -> None:
