@@ -231,7 +231,7 @@ class Doorkeeper:
     def keys_version(self) -> int:
         """Look at the directory of keys, and return a number that moves whenever the keys have changed.
 
-        Each handshake reads the directory, too. So whoever acts on a change compares this number with the last one.
+        Each handshake reads the directory, too. So code that acts on a change compares this number with the last one.
         """
         keys = self._keys
         if keys is None:

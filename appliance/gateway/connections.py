@@ -1,6 +1,6 @@
 """The connections of one door, as ZeroMQ accepts them: clients that only connect may not take every descriptor.
 
-ZeroMQ accepts whoever connects, before it knows who that is, and gives a handshake 30 seconds. A ROUTER can neither
+ZeroMQ accepts every connection, before it knows the client, and gives a handshake 30 seconds. A ROUTER can neither
 refuse a connection nor let go of one. So the door listens to what ZeroMQ's monitor says about sockets, and shuts down
 the oldest connections that have no session as soon as there are too many of them. For ZeroMQ they have hung up.
 

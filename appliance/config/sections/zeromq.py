@@ -146,7 +146,7 @@ def netproc_endpoint(listener: str, netproc: int) -> str:
 
 
 def told_endpoint(listener: str, netproc: int) -> str:
-    """Return the endpoint of a network process as a client is told it: `*` stands for each address of the host."""
+    """Return the endpoint of a network process as clients see it: `*` stands for each address of the host."""
     endpoint = netproc_endpoint(listener, netproc)
     if is_tcp(endpoint):
         host, port = tcp_address(endpoint)
