@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,14 +60,29 @@ def serve(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@contextmanager
+def kept_from_other_instances(runtime: Path) -> Iterator[None]:
+    """Stands in the queue for the lock of a living instance and holds it from the instance's end until the exit.
+
+    The start of any other instance of this user removes what a dead one left, and other tests run beside this one.
+    """
+    with open(runtime / "instance", "rb") as file:
+        waiting = threading.Thread(target=fcntl.flock, args=(file, fcntl.LOCK_EX), daemon=True)
+        waiting.start()
+        yield
+        waiting.join(30)
+        assert not waiting.is_alive(), "a process of the instance still holds its lock"
+
+
 def test_what_a_killed_instance_leaves_is_cleaned_at_the_next_start(broker: Appliance) -> None:
     assert create_topic(broker.port, TOPIC) == 0
     assert append(broker) == 0
     runtime = runtime_directory.find(broker.data_dir)
     assert runtime is not None
     before = shared_memory_names(broker.data_dir)
-    broker.kill()
-    left = shared_memory_names(broker.data_dir)
+    with kept_from_other_instances(runtime):
+        broker.kill()
+        left = shared_memory_names(broker.data_dir)
     assert left == before, "nothing was left to clean: the test tests nothing"
     broker.start()
     assert not runtime.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import signal
 import socket
 import struct
@@ -100,6 +101,8 @@ def fetched_offsets(answer: bytes, topic: str) -> list[tuple[int, int]]:
 
 
 def new_topic(served: Served, name: str, *, partitions: int = 1) -> str:
+    """Create a topic whose name begins with `name`; a second try of the same test gets another one."""
+    name = f"{name}-{secrets.token_hex(4)}"
     assert create_topic(served.broker.port, name, partitions=partitions) == 0
     wait_until(partial(is_served, served.broker.address, name, partitions), name)
     return name
