@@ -32,6 +32,7 @@ import zmq
 from appliance.clock import NS_PER_MS
 from appliance.errors import ClientFault, MalformedFrame, StorageFault
 from appliance.gateway.admission import not_admitted
+from appliance.gateway.cuts import Cuts
 from appliance.gateway.doors import Door, close_doors, make_doorkeeper, open_doors, unwatch, watch
 from appliance.gateway.frames import (
     FRAMES_MAX,
@@ -127,10 +128,10 @@ class Gateway:
         self._starved: set[GatewaySession] = set()
         self._held_bytes = self._owed_bytes = 0
         self._outstanding = Outstanding(outstanding_max(settings))
-        self._reported = 0
+        self._cuts = Cuts(host.cycle.timers)
         self._may_read = True
         self._is_draining = self._is_sweeping = False
-        self._tidied_ns = self._keys_version = 0
+        self._tidied_ns = self._keys_version = self._reported = 0
         self._knocking = self._doorkeeper.fileno()
         watch(host.cycle.epoll, self._doorkeeper, self._doors)
         host.cycle.add_inbox(self)
@@ -419,7 +420,7 @@ class Gateway:
     def _end_silent(self, session: GatewaySession) -> None:
         """End a session whose client does not read, and its connection, or ZeroMQ would keep what it is owed."""
         if session.window.outstanding_bytes > KEPT_BYTES_MAX:
-            session.wire.cut()
+            self._cuts.cut(session.wire)
         self._end(session)
 
     def _end(self, session: GatewaySession) -> None:
@@ -468,7 +469,7 @@ class Gateway:
 
     def _cut(self, wire: Wire) -> None:
         if wire not in self._wires():
-            wire.cut()
+            self._cuts.cut(wire)
 
     def _malformed(self, door: Door, routing_id: bytes, why: str) -> None:
         session = self._by_connection.get((door.descriptor, routing_id))

@@ -64,7 +64,7 @@ def test_a_client_that_was_idle_and_is_busy_now_keeps_its_session(served: Served
 
 
 def stopped_client(listener: str, topic: str, *, is_harmful: bool) -> int:
-    """Return the process of a client that asks for 16 MiB and is stopped before it reads them.
+    """Return the process of a client that asks for 16 MiB and stops itself before it reads them.
 
     One that `is_harmful` loses its session at once, for what it sends last.
     """
@@ -85,7 +85,6 @@ def stopped_client(listener: str, topic: str, *, is_harmful: bool) -> int:
             os.kill(os.getpid(), signal.SIGSTOP)
         finally:
             os._exit(0)
-    os.waitpid(pid, os.WUNTRACED)
     return pid
 
 
@@ -103,6 +102,8 @@ def test_what_a_stopped_client_is_owed_is_freed_after_its_session(
     (process / "clear_refs").write_text("5")  # proc(5): the peak counts from now on
     pids = [stopped_client(served.listener, topic, is_harmful=is_harmful) for _ in range(STOPPED_CLIENTS)]
     try:
+        for pid in pids:
+            assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
         # The first sessions may have ended by now, so this looks at the peak.
         status = dict(line.split(":\t") for line in (process / "status").read_text().splitlines())
         assert int(status["VmHWM"].split()[0]) * 1024 - before > 64 * MIB  # so there was something to free
