@@ -318,21 +318,29 @@ def test_an_offset_that_the_state_file_does_not_know_yet_is_asked_of_the_broker(
     try:
         topic = f"events-{next(_numbers)}"
         create(broker, topic, 1, replicas=1)
-        for turn in range(4):  # after a rest the state is written at once, but not twice
-            write(broker, topic, range(turn * 100, turn * 100 + 100))
+        written = 0
         with LocalReader(broker.data_dir, topic, 0, offset=0) as reader:
-            reader.read()
-            assert reader.high_watermark < 400, "the state file is old"
+
+            def is_old() -> bool:
+                nonlocal written
+                write(broker, topic, range(written, written + 100))
+                written += 100
+                # After a rest the state is written twice, the second time up to a tenth of a second later.
+                time.sleep(0.5)
+                reader.read()
+                return reader.high_watermark < written
+
+            wait_until(is_old, "the state file is old", timeout_s=PATIENCE_S)
         place = TopicPartition(topic, 0)
         with local(broker) as consumer:
             consumer.assign([place])
-            consumer.seek(place, 400)
+            consumer.seek(place, written)
             assert consumer.poll(5_000) == {}
-            assert consumer.position(place) == 400
-            write(broker, topic, range(400, 401))
+            assert consumer.position(place) == written
+            write(broker, topic, range(written, written + 1))
             found = by_files(consumer, bool)
-            assert found == {400: b"400"}
-            consumer.seek(place, 500)
+            assert found == {written: b"%d" % written}
+            consumer.seek(place, written + 100)
             assert min(by_files(consumer, bool)) == 0, "the broker has no such offset: auto.offset.reset"
     finally:
         broker.stop()

@@ -18,17 +18,22 @@ from tests.support.pace import stolen_s
 
 ROOMS: Final = frozenset(
     {
+        "benchmarks",
         "cli",
         "clients",
         "control",
         "crash",
         "delayed",
+        "gateway",
         "ioproc",
+        "lane",
+        "native",
         "netproc",
         "replicas",
         "requests",
         "spark",
         "system",
+        "testing",
     }
 )
 """Rooms whose tests start processes, or speak with some."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.support.second_try import LOST, SAVED
+from tests.support.second_try import LOST, ROOMS, SAVED
 
 REPOSITORY: Final = Path(__file__).parents[2]
 GATE: Final = ("--reruns", "1", "--max-suite-reruns", "3")
@@ -208,6 +208,17 @@ def test_the_gate_asks_for_one_second_try_and_test_all_for_none() -> None:
     everything = commands("test-all")
     assert "pytest" in everything
     assert "--reruns" not in everything
+
+
+def test_each_room_whose_tests_start_a_broker_has_the_second_try() -> None:
+    """But for tests/support, which are tests of the tools."""
+    rooms = {
+        path.relative_to(REPOSITORY / "tests").parts[0]
+        for path in (REPOSITORY / "tests").rglob("test_*.py")
+        if "from tests.support.broker import" in path.read_text()
+    }
+    assert {"system", "native"} <= rooms
+    assert rooms - {"support"} <= ROOMS
 
 
 def test_each_test_is_in_one_part_of_the_gate() -> None:
