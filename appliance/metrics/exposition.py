@@ -130,6 +130,10 @@ class Page:
                 self._lines.append(f"{prefix[0]} {value}")
             case 1:
                 self._lines.append(f'{prefix[0]}{escaped(labels[0])}"}} {value}')
+            case 2:
+                first, second = labels
+                start = f"{prefix[0]}{escaped(first)}{prefix[1]}{escaped(second)}"
+                self._lines.append(f'{start}"}} {value}')
             case _:
                 pairs = zip(prefix, labels, strict=True)
                 text = "".join([f"{head}{escaped(label)}" for head, label in pairs])
@@ -146,6 +150,14 @@ class Page:
             # Most samples of a page: those of topics.
             head = self._prefix[0]
             self._lines += [f'{head}{escaped(label)}"}} {value}' for value, (label,) in samples]
+            return
+        if len(family.labels) == 2:
+            # The next most: those of groups and their topics.
+            head, between = self._prefix
+            self._lines += [
+                f'{head}{escaped(first)}{between}{escaped(second)}"}} {value}'
+                for value, (first, second) in samples
+            ]
             return
         for value, labels in samples:
             self.add(value, *labels)

@@ -32,11 +32,12 @@ from appliance.metrics.own_page import Extra, write_own_page
 from appliance.metrics.proc_files import ProcFiles
 from appliance.metrics.snapshot import Memory, Snapshot
 from tests.process.started import Shared
+from tests.support.pace import slowness
 
 TOPICS: Final = 1000
 PARTITIONS: Final = 10
 BOUND_S: Final = 0.050
-"""Processor time of one page. The best of some rounds, because other programs share the caches of the machine."""
+"""Processor time of one page on an idle desk. The best of some rounds, because others share the machine's caches."""
 ROUNDS: Final = 6
 BYTES: Final = 100
 
@@ -144,5 +145,6 @@ def test_ten_thousand_partitions_take_less_than_50_ms(memory: Memory) -> None:
             began = time.process_time()
             size = len(page(memory.look()))
             times.append(time.process_time() - began)
-        print(page.__name__, f"{min(times) * 1000:.1f} ms of processor time, {size} bytes")
-        assert min(times) < BOUND_S
+        slower = slowness()
+        print(page.__name__, f"{min(times) * 1000:.1f} ms of processor time, {size} bytes; {slower:.2f} desks")
+        assert min(times) < BOUND_S * slower
