@@ -146,5 +146,7 @@ def test_ten_thousand_partitions_take_less_than_50_ms(memory: Memory) -> None:
             size = len(page(memory.look()))
             times.append(time.process_time() - began)
         slower = slowness()
-        print(page.__name__, f"{min(times) * 1000:.1f} ms of processor time, {size} bytes; {slower:.2f} desks")
+        print(
+            page.__name__, f"{min(times) * 1000:.1f} ms of processor time, {size} bytes; {slower:.2f} desks"
+        )
         assert min(times) < BOUND_S * slower
