@@ -8,6 +8,8 @@ from pathlib import Path
 import appliance
 
 SOURCES = sorted(Path(appliance.__file__).parent.rglob("*.py"))
+TREE = Path(appliance.__file__).parents[1]
+WITHOUT_EFFECT = {"abs", "bisect_left", "bisect_right", "int", "len", "max", "min"}
 
 
 def test_no_module_asks_for_the_cause_of_an_exception() -> None:
@@ -21,3 +23,39 @@ def test_no_module_asks_for_the_cause_of_an_exception() -> None:
     ]
     assert SOURCES
     assert not asked
+
+
+def hot_modules() -> list[str]:
+    """Those that are compiled, as `setup.py` names them."""
+    (named,) = [
+        ast.literal_eval(statement.value)
+        for statement in ast.parse((TREE / "setup.py").read_text()).body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES"
+    ]
+    return list(named)
+
+
+def called_twice(text: str) -> list[int]:
+    """Lines that read a slice whose bounds call what may have an effect.
+
+    mypyc 2.4.1 calls it twice where what is sliced is no list, tuple, string or bytes. `room = room[read(room) :]` read
+    two pieces and went on by the length of the second.
+    """
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+        for bound in (node.slice.lower, node.slice.upper)
+        if bound is not None
+        for part in ast.walk(bound)
+        if isinstance(part, ast.NamedExpr | ast.Await | ast.Yield)
+        or (isinstance(part, ast.Call) and ast.unparse(part.func) not in WITHOUT_EFFECT)
+    ]
+
+
+def test_no_slice_is_bounded_by_a_call_that_may_have_an_effect() -> None:
+    assert called_twice("room = room[read(room) :]\ndata[: len(data)]\ndata[(at := 1) :]") == [1, 3]
+    client = ("kernel", "accumulator", "intake")
+    compiled = [*hot_modules(), *(f"appliance_client/{name}.py" for name in client)]
+    found = {name: lines for name in compiled if (lines := called_twice((TREE / name).read_text()))}
+    assert not found
