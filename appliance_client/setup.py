@@ -26,7 +26,7 @@ PACKAGE = "appliance_client"
 BUNDLE = f"{PACKAGE}._appliance"
 OURS = re.compile(r"\bappliance\.(errors|protocol)\b")
 LEFT_OUT = ("setup.py",)
-HOT_MODULES = (f"{PACKAGE}/kernel.py", f"{PACKAGE}/accumulator.py", f"{PACKAGE}/intake.py")
+HOT_MODULES = ("appliance_client/kernel.py", "appliance_client/accumulator.py", "appliance_client/intake.py")
 CHOICE = os.environ.get("APPLIANCE_BUILD", "")
 
 

@@ -130,10 +130,6 @@ class Page:
                 self._lines.append(f"{prefix[0]} {value}")
             case 1:
                 self._lines.append(f'{prefix[0]}{escaped(labels[0])}"}} {value}')
-            case 2:
-                first, second = labels
-                start = f"{prefix[0]}{escaped(first)}{prefix[1]}{escaped(second)}"
-                self._lines.append(f'{start}"}} {value}')
             case _:
                 pairs = zip(prefix, labels, strict=True)
                 text = "".join([f"{head}{escaped(label)}" for head, label in pairs])

@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 import appliance
+from tests.support.hot_modules import ROOT, hot_modules
 
 SOURCES = sorted(Path(appliance.__file__).parent.rglob("*.py"))
-TREE = Path(appliance.__file__).parents[1]
 WITHOUT_EFFECT = {"abs", "bisect_left", "bisect_right", "int", "len", "max", "min"}
 
 
@@ -23,16 +23,6 @@ def test_no_module_asks_for_the_cause_of_an_exception() -> None:
     ]
     assert SOURCES
     assert not asked
-
-
-def hot_modules() -> list[str]:
-    """Those that are compiled, as `setup.py` names them."""
-    (named,) = [
-        ast.literal_eval(statement.value)
-        for statement in ast.parse((TREE / "setup.py").read_text()).body
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES"
-    ]
-    return list(named)
 
 
 def called_twice(text: str) -> list[int]:
@@ -55,7 +45,6 @@ def called_twice(text: str) -> list[int]:
 
 def test_no_slice_is_bounded_by_a_call_that_may_have_an_effect() -> None:
     assert called_twice("room = room[read(room) :]\ndata[: len(data)]\ndata[(at := 1) :]") == [1, 3]
-    client = ("kernel", "accumulator", "intake")
-    compiled = [*hot_modules(), *(f"appliance_client/{name}.py" for name in client)]
-    found = {name: lines for name in compiled if (lines := called_twice((TREE / name).read_text()))}
+    compiled = [*hot_modules(), *hot_modules("appliance_client")]
+    found = {name: lines for name in compiled if (lines := called_twice((ROOT / name).read_text()))}
     assert not found

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.installation.environment import INSTALL_S, ROOT, Installation, cached_wheel, copy_of_the_tree
-
-
-def hot_modules() -> list[str]:
-    text = (ROOT / "setup.py").read_text().split("HOT_MODULES = (", 1)[1].split(")", 1)[0]
-    return [line.strip(' ",') for line in text.splitlines() if line.strip()]
+from tests.installation.environment import INSTALL_S, Installation, cached_wheel, copy_of_the_tree
+from tests.support.hot_modules import hot_modules
 
 
 def test_a_wheel_serves_compiled(tmp_path: Path) -> None:
