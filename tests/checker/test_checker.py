@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,39 @@ import pytest
 from tests.checker.native_clients import CLIENTS, LIBRDKAFKA
 
 SEED = os.environ.get("APPLIANCE_SEED") or str(os.getpid())
+SHORT_RUN_S = 270.0
+"""A run of some seconds with all that it waits for. Less than pytest's timeout, which would hide what was said."""
 
 
 def check(directory: Path, *arguments: str, slots: int, duration_s: float, pause_max_s: float) -> None:
-    """Runs the checker; its whole output, which begins with the seed, is the failure's text."""
-    done = subprocess.run(
+    """Runs the checker. Its whole output, which begins with the seed, is the failure's text.
+
+    One that comes to no end in time says where its threads are, and what the appliance said last.
+    """
+    run = subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.checker", "--slots", str(slots), "--seed", SEED),
             *("--duration-s", str(duration_s), "--pause-max-s", str(pause_max_s)),
             *("--directory", str(directory), *arguments),
         ],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=duration_s + 500,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    within_s = SHORT_RUN_S if duration_s < 60 else duration_s + 500
+    try:
+        said, _ = run.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGUSR1)
+        run.send_signal(signal.SIGINT)  # after which it stops its appliance
+        try:
+            said, _ = run.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            said, _ = run.communicate()
+        appliance = (directory / "appliance.log").read_text(errors="replace")[-8000:]
+        pytest.fail(f"no end within {within_s:.0f} s\n{said}\nthe appliance:\n{appliance}")
+    assert run.returncode == 0, said
 
 
 @pytest.mark.parametrize("slots", [1, 3])
