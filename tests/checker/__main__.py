@@ -10,11 +10,9 @@ import faulthandler
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from tests.checker.campaign import CLIENTS_NICER, Plan, run
+from tests.checker.campaign import Plan, run
 from tests.checker.faults import PAUSE_MAX_S
 from tests.checker.native_clients import CLIENTS, LIBRDKAFKA
 
@@ -69,12 +67,11 @@ def main() -> int:
     )
     print(f"{plan}\ndata in {directory}", flush=True)
     began = time.monotonic()
-    with _behind_brokers():
-        outcome = run(
-            plan,
-            directory,
-            lambda word: print(f"{time.monotonic() - began:8.1f} s  {time.time():.1f}  {word}", flush=True),
-        )
+    outcome = run(
+        plan,
+        directory,
+        lambda word: print(f"{time.monotonic() - began:8.1f} s  {time.time():.1f}  {word}", flush=True),
+    )
     recoveries = sorted(outcome.recoveries_ms) or [0]
     print(
         f"{outcome.acknowledged} records and {outcome.commits} transactions acknowledged, "
@@ -84,20 +81,6 @@ def main() -> int:
     for anomaly in outcome.anomalies:
         print(anomaly)
     return 1 if outcome.anomalies else 0
-
-
-@contextmanager
-def _behind_brokers() -> Iterator[None]:
-    """Give this session a smaller share of the processors than the sessions of the brokers (README)."""
-    group = Path("/proc/self/autogroup")
-    before = group.read_text().split()[-1] if group.exists() else ""
-    try:
-        if before:
-            group.write_text(str(CLIENTS_NICER))
-        yield
-    finally:
-        if before:
-            group.write_text(before)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         wrapper=() if clock is None else clock.wrapper(),
         output_to=directory / "appliance.log",
         build=plan.build,
+        shares_session=True,
     )
     broker.start(60)
     lanes = Lanes.of(

@@ -139,6 +139,8 @@ class Appliance:
         port: that of slot 0, where `settings` name listeners: one of them must be in plain text there, on loopback.
         is_forked: whether it may come from the template that has loaded the code (`forked.py`). False for tests of what
             a start loads, or of what processes share.
+        shares_session: whether it runs in our session, so that nice values decide between it and clients in this one.
+            With `kernel.sched_autogroup_enabled` they count within a session only.
     """
 
     def __init__(
@@ -153,9 +155,11 @@ class Appliance:
         wrapper: Sequence[str] = (),
         port: int | None = None,
         is_forked: bool = True,
+        shares_session: bool = False,
     ) -> None:
         self._wrapper = tuple(wrapper)
-        self._is_forked = is_forked
+        self._is_forked = is_forked and not shares_session
+        self._shares_session = shares_session
         self._output_to = output_to
         self._build = build
         self.data_dir = data_dir
@@ -237,7 +241,9 @@ class Appliance:
             text=True,
             env=self._environment,
             cwd=self._build,
-            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
+            # A Ctrl-C at the test runner is not the appliance's.
+            start_new_session=not self._shares_session,
+            process_group=0 if self._shares_session else None,
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
 
