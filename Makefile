@@ -182,7 +182,7 @@ contracts: $(VENV)/.installed-test
 
 # What mypyc makes of the hot modules, read by the C compiler and not built: a quarter of the time of `make build`.
 compiles: $(VENV)/.installed-test
-	$(BIN)/python scripts/compiles.py
+	$(BIN)/python -m scripts.compiles
 
 unit: unit-pure unit-processes installation ## the unit tests, on the sources as they are
 

@@ -1,12 +1,11 @@
 """Says whether the hot modules would compile: mypyc writes their C, the C compiler reads it, nothing is built.
 
-usage: compiles.py, from the top of the tree. Names may be fine in Python and mean something else in C (`_thread`), and
-only a build would notice: decision 0013.
+usage: python -m scripts.compiles, from the top of the tree. Names may be fine in Python and mean something else in C
+(`_thread`), and only a build would notice: decision 0013.
 """
 
 from __future__ import annotations
 
-import ast
 import shutil
 import subprocess
 import sys
@@ -16,13 +15,7 @@ from pathlib import Path
 
 from mypyc.build import mypycify
 
-
-def hot_modules() -> list[str]:
-    """What `setup.py` names, read without running it: that would build."""
-    for statement in ast.parse(Path("setup.py").read_text()).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES":
-            return list(ast.literal_eval(statement.value))
-    sys.exit("setup.py names no HOT_MODULES")
+from scripts.hot_modules import hot_modules
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import appliance
-from tests.support.hot_modules import ROOT, hot_modules
+from scripts.hot_modules import ROOT, hot_modules
 
 SOURCES = sorted(Path(appliance.__file__).parent.rglob("*.py"))
 WITHOUT_EFFECT = {"abs", "bisect_left", "bisect_right", "int", "len", "max", "min"}

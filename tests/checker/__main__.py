@@ -1,13 +1,12 @@
 """`python -m tests.checker`: a run by hand. Ends with 1 when it found something.
 
-SIGUSR1 shows where its threads are.
+SIGABRT ends it, and shows where its threads were.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.checker.native_clients import CLIENTS, LIBRDKAFKA
 
 
 def main() -> int:
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.enable()
     parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="I/O workers of each slot, to begin with")

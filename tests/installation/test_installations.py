@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.hot_modules import hot_modules
 from tests.installation.environment import INSTALL_S, Installation, cached_wheel, copy_of_the_tree
-from tests.support.hot_modules import hot_modules
 
 
 def test_a_wheel_serves_compiled(tmp_path: Path) -> None:

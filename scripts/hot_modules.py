@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def hot_modules(package: str = "") -> list[str]:
